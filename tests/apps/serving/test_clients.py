@@ -17,7 +17,7 @@ from libretranslatepy import LibreTranslateAPI
 
 from heed.apps.documents.formats import translate_text
 from heed.apps.documents.html import read_html, write_html
-from heed.apps.serving.markup import XMLTexts
+from heed.apps.documents.markup import XMLText
 
 TEXT = "seven hundred twelve. Forty-two!\n\n  three"
 
@@ -151,6 +151,9 @@ def test_deepl_says_which_tags_of_xml_end_a_sentence(server, translator):
         ("&nbsp;", {}, "line 1, column 1: undefined entity"),
         ('<!DOCTYPE a [<!ENTITY b "c">]><a>&b;</a>', {}, "text 2 declares entities"),
         ("one", {"splitting_tags": "b", "tag_handling": "html"}, "splitting_tags needs tag_handling=xml"),
+        ("one", {"ignore_tags": ["b"] * 101}, "ignore_tags has 101 names, more than 100"),
+        ("one", {"splitting_tags": ",b" * 101}, "splitting_tags has 101 names, more than 100"),
+        ("one", {"non_splitting_tags": "b" * 101}, "non_splitting_tags has a name of 101 characters, more than 100"),
         ("one", {"outline_detection": "2"}, "outline_detection must be 0 or 1"),
     ],
 )
@@ -177,9 +180,9 @@ TEXTS_OF_XML = st.recursive(
 @given(st.lists(TEXTS_OF_XML | st.sampled_from(["<!-- <a> -->", "<![CDATA[<b>]]>", "<?a <b> ?>"]), max_size=4))
 def test_texts_of_xml_come_back_from_their_pages(parts):
     text = "".join(parts)
-    ways = (XMLTexts(), XMLTexts(ignored=["b"], splitting=["x"], non_splitting=["br"], outline=False))
+    ways = (XMLText(), XMLText(ignored=["b"], splitting=["x"], non_splitting=["br"], outline=False))
     for markup in ways:
-        (page,) = markup.pages([text])
+        page = markup.page(text, 1)
         assert markup.text(page) == text
         assert markup.text(write_html(read_html(page))) == text
 
@@ -194,12 +197,12 @@ def test_deepl_translates_a_document_that_is_fetched_once(server, translator):
     other = deepl.DocumentHandle(handle.document_id, "0" * 64)
     with pytest.raises(deepl.DeepLException, match="Not found"):
         client.translate_document_download(other)
+    assert httpx.get(f"{server.url}/download_file/{handle.document_id}").status_code == 404  # without its key
     output = io.BytesIO()
     client.translate_document_download(handle, output)
     assert output.getvalue().decode() == expected
     with pytest.raises(deepl.DeepLException, match="Not found"):
         client.translate_document_download(handle, io.BytesIO())
-    assert httpx.get(f"{server.url}/download_file/{handle.document_id}").status_code == 404
     for name, content, message in (
         ("a.pdf", b"%PDF", "file format not supported"),
         ("a.txt", b"\xff", "not UTF-8"),

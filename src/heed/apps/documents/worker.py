@@ -3,8 +3,8 @@
 It is started as `python -m heed.apps.documents.worker CPU_SECONDS MEMORY_BYTES` and spoken to over standard input and
 output, in frames: the lengths of a header and of a content, eight bytes each; the header, JSON; the content. Asked are
 
-    {"do": "open", "id", "format", "language", "target", "name", "max_text", "max_chars"}, a document: a file, or
-        without a name a text
+    {"do": "open", "id", "format", "language", "target", "name", "max_text", "max_chars", "place", "n_options"}, a
+        document: a file, or without a name a text, before which stand n_options bytes of `markup_options` if it has any
     {"do": "answer", "id", "translations": [[text, links or null], …]}
     {"do": "forget", "id"}, which is not answered
 
@@ -30,9 +30,11 @@ from contextlib import suppress
 from typing import Any, BinaryIO
 
 from heed.apps.documents.formats import document_job, text_job
+from heed.apps.documents.markup import marked_up_job
 from heed.apps.documents.translation import Sentence, TranslationJob
 from heed.errors import HeedError, place_of
 from heed.runtime.process_tuning import give_back_freed_memory
+from heed.runtime.signals import end_signals
 from heed.text.alignment import Link, Translated
 
 HEAD = struct.Struct("!QQ")  # how many bytes the header and the content have
@@ -56,7 +58,7 @@ def n_chars_of(sentences: list[Sentence]) -> int:
 def main() -> None:
     """Answers until standard input ends."""
     cpu_seconds, memory_bytes = map(int, sys.argv[1:])
-    for number in (signal.SIGINT, signal.SIGTERM):  # it ends with the process that it works for
+    for number in end_signals():  # it ends with the process that it works for
         signal.signal(number, signal.SIG_IGN)
     os.nice(NICENESS)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -121,6 +123,9 @@ def _answer(
 
 def _start(header: dict[str, Any], content: bytes) -> TranslationJob[str] | TranslationJob[bytes]:
     language, target, format = header["language"], header.get("target", ""), header["format"]
+    if n_options := header["n_options"]:
+        options, text = content[:n_options], content[n_options:].decode()
+        return marked_up_job(text, options, place=header["place"], language=language, target=target)
     if header["name"] is None:
         return text_job(content.decode(), format=format, language=language, target=target)
     name, most = header["name"], header["max_text"]

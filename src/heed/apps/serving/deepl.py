@@ -3,21 +3,29 @@
 import hmac
 import secrets
 from collections.abc import Mapping
-from functools import partial
 from typing import Annotated, Any, BinaryIO, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, Field, WithJsonSchema, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    FailFast,
+    Field,
+    ValidationInfo,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from heed.apps.documents.formats import SUFFIXES
+from heed.apps.documents.markup import markup_options
 from heed.apps.serving.documents import detect_html, translate_file, translate_html
 from heed.apps.serving.faults import Fault
-from heed.apps.serving.fields import Fields, Target, Text, Texts, Upload, read
+from heed.apps.serving.fields import Code, Fields, Target, Text, Texts, Upload, read
 from heed.apps.serving.files import FileStore, StoredFile, kind_of_file, name_of_translation, send_file
 from heed.apps.serving.languages import NAMES, known_code, language_name
-from heed.apps.serving.markup import HTMLTexts, XMLTexts
 from heed.apps.serving.requests import (
     check_key,
     check_pair,
@@ -50,15 +58,24 @@ FORMALITIES = ("default", "prefer_more", "prefer_less")
 NOT_SUPPORTED = ("glossary_id", "glossary_ids", "style_id", "custom_instructions", "translation_memory_id")
 
 
-def _as_names(value: Any) -> Any:
-    """Names, which a client may give as a list or in one text."""
+MAX_NAMES = 100  # of tags in a list
+MAX_NAME = 100  # characters of a tag's name
+
+
+def _as_names(value: Any, info: ValidationInfo) -> Any:
+    """Names, which a client may give as a list or in one text. Fault if they are too many or too long."""
     if not isinstance(value, list | str):
         return value
     parts = value if isinstance(value, list) else value.split(",")
-    return [part.strip() if isinstance(part, str) else part for part in parts if part not in ("", " ")]
+    names = [part.strip() if isinstance(part, str) else part for part in parts if part not in ("", " ")]
+    if len(names) > MAX_NAMES:
+        raise Fault(400, f"{info.field_name} has {len(names)} names, more than {MAX_NAMES}")
+    if (longest := max((len(name) for name in names if isinstance(name, str)), default=0)) > MAX_NAME:
+        raise Fault(400, f"{info.field_name} has a name of {longest} characters, more than {MAX_NAME}")
+    return names
 
 
-Names = Annotated[list[Text], BeforeValidator(_as_names), WithJsonSchema(TEXTS)]
+Names = Annotated[list[Text], FailFast(), BeforeValidator(_as_names), WithJsonSchema(TEXTS)]
 
 
 class GlossaryPath(BaseModel):
@@ -91,12 +108,13 @@ class Wishes(Fields):
 class TranslateFields(Wishes):
     text: Texts = Field(description="The texts.")
     target_lang: Target
-    source_lang: Text = Field(default="", description="Code of their language. Default: each text's is detected.")
-    tag_handling: Annotated[str, WithJsonSchema(choice("html", "xml"))] = Field(
+    source_lang: Code = Field(default="", description="Code of their language. Default: each text's is detected.")
+    tag_handling: Annotated[Literal["", "html", "xml"], WithJsonSchema(choice("html", "xml"))] = Field(
         default="", description="The texts are HTML or XML."
     )
     ignore_tags: Names = Field(
-        default=[], description="Tags, apart by commas or in a list, whose content is not translated."
+        default=[],
+        description=f"Tags, apart by commas or in a list, whose content is not translated: at most {MAX_NAMES}.",
     )
     splitting_tags: Names = Field(default=[], description="Of XML: tags that always end a sentence.")
     non_splitting_tags: Names = Field(default=[], description="Of XML: tags that never end a sentence.")
@@ -123,16 +141,17 @@ class TranslateFields(Wishes):
                 raise Fault(400, f"{name} needs tag_handling=xml")
         return self
 
-    def markup(self) -> HTMLTexts | XMLTexts | None:
-        """How the texts are read, and the translations written; None for plain texts."""
-        if self.tag_handling == "xml":
-            return XMLTexts(
-                ignored=self.ignore_tags,
-                splitting=self.splitting_tags,
-                non_splitting=self.non_splitting_tags,
-                outline=self.outline_detection == "1",
-            )
-        return HTMLTexts(self.ignore_tags) if self.tag_handling else None
+    def markup(self) -> bytes:
+        """How the texts are read, and the translations written; b"" for plain texts."""
+        if not self.tag_handling:
+            return b""
+        return markup_options(
+            self.tag_handling,
+            ignored=self.ignore_tags,
+            splitting=self.splitting_tags,
+            non_splitting=self.non_splitting_tags,
+            outline=self.outline_detection == "1",
+        )
 
     @field_validator("split_sentences", "outline_detection", mode="before")
     @classmethod
@@ -143,7 +162,7 @@ class TranslateFields(Wishes):
 class DocumentFields(Wishes):
     file: Upload = Field(description="The document.")
     target_lang: Target
-    source_lang: Text = Field(default="auto", description="Code of its language. Default: it is detected.")
+    source_lang: Code = Field(default="auto", description="Code of its language. Default: it is detected.")
     filename: Text = Field(default="", description="Its name, which says its format. Default: that of the part.")
     output_format: Text = Field(default="", description="The translation's format, which must be the document's.")
 
@@ -183,19 +202,20 @@ def routes(service: Service, files: FileStore) -> list[Route]:
 
         # Languages, by our codes; without a source, each text's own.
         deadline = service.deadline()
-        pages = markup.pages(texts) if markup else texts
         if asked.source_lang:
             sources = [known_code(asked.source_lang, service.languages())] * len(texts)
+        elif markup:
+            detected = await detect_html(service, texts, target, deadline=deadline, options=markup)
+            sources = [language for language, _ in detected]
         else:
-            tell = partial(detect_html, service, deadline=deadline) if markup else service.detect_source
-            sources = [(await tell(text, target))[0] for text in pages]
+            sources = [(await service.detect_source(text, target))[0] for text in texts]
         pairs = [(source, target) for source in sources]
         for src, tgt in set(pairs):
             check_pair(service, src, tgt)
 
         # Translations of pages keep their markup; of plain text, `split_sentences` decides what a line end means.
         if markup:
-            found = [markup.text(page) for page in await translate_html(service, pages, pairs, deadline=deadline)]
+            found = await translate_html(service, texts, pairs, deadline=deadline, options=markup)
         else:
             joins = asked.split_sentences == "nonewlines"
             plain = [" ".join(text.splitlines()) for text in texts] if joins else texts
@@ -266,21 +286,22 @@ def routes(service: Service, files: FileStore) -> list[Route]:
         check_key(service, request, await parameters(request))
         raise Fault(404, "no such glossary: this server translates without them")
 
-    # A document's key is derived from its id, so that nothing is kept longer than the document.
+    # A document lies under its key, from which its id is derived: nothing is kept longer than the document, and no
+    # address that has the id alone leads to it.
     secret = secrets.token_bytes(32)
 
-    def key_of(document: str) -> str:
-        return hmac.new(secret, document.encode(errors="replace"), "sha256").hexdigest()
+    def id_of(key: str) -> str:
+        return hmac.new(secret, key.encode(), "sha256").hexdigest()
 
-    async def open_document(request: Request) -> tuple[StoredFile, BinaryIO]:
-        """Fault unless the request has the key of a document that is still there."""
+    async def open_document(request: Request) -> tuple[str, StoredFile, BinaryIO]:
+        """Its key, and what lies there. Fault unless the request has the key of a document that is still there."""
         fields = await parameters(request)
         check_key(service, request, fields)
         document, key = request.path_params["document_id"], read(DocumentKey, fields).document_key
-        is_its_key = hmac.compare_digest(key.encode(), key_of(document).encode())
-        if not is_its_key or (found := files.open(document)) is None:
+        is_its_key = hmac.compare_digest(document.encode(errors="replace"), id_of(key).encode())
+        if not is_its_key or (found := files.open(key)) is None:
             raise Fault(404, "no such document, or no more, or another key")
-        return found
+        return key, *found
 
     @describe(
         "DeepL: translate a document, which keeps its layout: " + ", ".join(SUFFIXES),
@@ -299,8 +320,8 @@ def routes(service: Service, files: FileStore) -> list[Route]:
             raise Fault(400, "output_format is not supported: a document keeps its format")
         source, target = known_languages(service, asked.source_lang, asked.target_lang)
         translated = await translate_file(service, asked.file.content, kind, source, target)
-        document = await files.add(translated, name_of_translation(name, target))
-        return JSONResponse({"document_id": document, "document_key": key_of(document)})
+        key = await files.add(translated, name_of_translation(name, target))
+        return JSONResponse({"document_id": id_of(key), "document_key": key})
 
     @describe(
         "DeepL: a document's status, which is done once the upload has been answered.",
@@ -310,7 +331,7 @@ def routes(service: Service, files: FileStore) -> list[Route]:
         errors=(*READ, 404),
     )
     async def status(request: Request) -> Response:
-        _, opened = await open_document(request)
+        _, _, opened = await open_document(request)
         opened.close()
         return JSONResponse({"document_id": request.path_params["document_id"], "status": "done"})
 
@@ -323,9 +344,9 @@ def routes(service: Service, files: FileStore) -> list[Route]:
         errors=(*READ, 404),
     )
     async def result(request: Request) -> Response:
-        found = await open_document(request)
-        files.remove(request.path_params["document_id"])
-        return send_file(*found)
+        key, stored, opened = await open_document(request)
+        files.remove(key)
+        return send_file(stored, opened)
 
     # Glossaries are at v3 in newer clients, at v2 in older ones.
     return [

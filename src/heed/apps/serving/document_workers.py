@@ -27,7 +27,8 @@ MEMORY_BYTES, MEMORY_PER_BYTE = 2**28, 400
 class Document:
     """A document to translate: a file's content, or a text in UTF-8 from a request.
 
-    max_chars: to translate; max_text: as for `document_job`.
+    max_chars: to translate; max_text: as for `document_job`; options: those of a text of HTML or XML, from
+    `markup_options`, and place: which text of the request it is.
     """
 
     content: bytes
@@ -35,6 +36,8 @@ class Document:
     max_chars: int
     is_file: bool = False
     max_text: int | None = None
+    options: bytes = b""
+    place: int = 1
 
 
 class DocumentBug(Exception):
@@ -111,8 +114,9 @@ class Reading:
         if translations is None:
             asked |= {"do": "open", "format": self.document.format, "language": self.language, "target": self.target}
             asked |= {"name": "the file" if self.document.is_file else None, "max_text": self.document.max_text}
-            asked["max_chars"] = self.document.max_chars
-            step = frame(asked, self.document.content)
+            options = self.document.options
+            asked |= {"max_chars": self.document.max_chars, "place": self.document.place, "n_options": len(options)}
+            step = frame(asked, options + self.document.content)
         else:
             step = frame(asked | {"do": "answer", "translations": [[t.text, t.alignment] for t in translations]})
         task = asyncio.ensure_future(self.worker.step(self, step))

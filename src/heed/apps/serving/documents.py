@@ -53,10 +53,14 @@ async def translate_documents(
 
 
 async def translate_html(
-    service: Service, pages: Sequence[str], pairs: Sequence[Pair], *, deadline: float
+    service: Service, pages: Sequence[str], pairs: Sequence[Pair], *, deadline: float, options: bytes = b""
 ) -> list[str]:
-    """The pages, or parts of pages, each from and into its languages; tags go where their words go."""
-    found = await translate_documents(service, [_page(service, page) for page in pages], pairs, deadline=deadline)
+    """The pages, or parts of pages, each from and into its languages; tags go where their words go.
+
+    options: how they are read, as for `marked_up_job`; without any they are HTML.
+    """
+    documents = [_page(service, page, options, place) for place, page in enumerate(pages, 1)]
+    found = await translate_documents(service, documents, pairs, deadline=deadline)
     return [page.decode() for page in found]
 
 
@@ -80,13 +84,16 @@ async def translate_file(service: Service, content: bytes, kind: Format, source:
     return found
 
 
-async def detect_html(service: Service, page: str, target: str, *, deadline: float) -> tuple[str, float]:
-    """As `Service.detect_source`, of the words that are shown."""
-    return await _detect_document(service, _page(service, page), target, deadline)
+async def detect_html(
+    service: Service, pages: Sequence[str], target: str, *, deadline: float, options: bytes = b""
+) -> list[tuple[str, float]]:
+    """As `Service.detect_source` of each page, of the words that are shown. options: as for `translate_html`."""
+    documents = [_page(service, page, options, place) for place, page in enumerate(pages, 1)]
+    return [await _detect_document(service, document, target, deadline) for document in documents]
 
 
-def _page(service: Service, page: str) -> Document:
-    return Document(page.encode(), "html", service.limits.max_chars)
+def _page(service: Service, page: str, options: bytes, place: int) -> Document:
+    return Document(page.encode(), "html", service.limits.max_chars, options=options, place=place)
 
 
 async def _detect_document(service: Service, document: Document, target: str, deadline: float) -> tuple[str, float]:

@@ -10,6 +10,7 @@ from pydantic import (
     AfterValidator,
     BaseModel,
     BeforeValidator,
+    FailFast,
     Field,
     InstanceOf,
     ValidationError,
@@ -20,6 +21,8 @@ from pydantic import (
 
 from heed.apps.serving.faults import Fault
 from heed.apps.serving.specification import BYTES, COUNT, TEXT, TEXTS
+
+MAX_CODE = 100  # characters of a language's code
 
 
 class MayBeEmpty:
@@ -66,6 +69,13 @@ def _check_text(text: str, info: ValidationInfo) -> str:
     return check_text(text, info.field_name or "")
 
 
+def _check_code(code: str) -> str:
+    """The code, if it is not too long for one: it is looked up for each of a request's texts."""
+    if len(code) > MAX_CODE:
+        raise Fault(400, f"{code[:20]} is not supported")
+    return code
+
+
 def as_list(value: Any) -> list[Any]:
     """A list of one, unless it is a list."""
     return value if isinstance(value, list) else [value]
@@ -100,9 +110,11 @@ class File(NamedTuple):
 
 
 Text = Annotated[str, AfterValidator(_check_text)]
-Texts = Annotated[list[Text], BeforeValidator(as_list), WithJsonSchema(TEXTS), MayBeEmpty]
-Source = Annotated[Text, Field(description='Code of its language, or "auto".')]
-Target = Annotated[Text, Field(description="Code of the language to translate into.")]
+# Without FailFast pydantic would describe each wrong part of a list, of which one is reported.
+Texts = Annotated[list[Text], FailFast(), BeforeValidator(as_list), WithJsonSchema(TEXTS), MayBeEmpty]
+Code = Annotated[Text, AfterValidator(_check_code)]
+Source = Annotated[Code, Field(description='Code of its language, or "auto".')]
+Target = Annotated[Code, Field(description="Code of the language to translate into.")]
 Alternatives = Annotated[int, BeforeValidator(_n_alternatives), WithJsonSchema(COUNT)]
 Upload = Annotated[InstanceOf[File], WithJsonSchema(BYTES)]
 # Already checked, in its header or in one of three fields.

@@ -1,6 +1,5 @@
 """LibreTranslate's interface (libretranslate.com/docs), for its clients."""
 
-from functools import partial
 from typing import Any, Literal
 
 from pydantic import BaseModel, Field, field_validator
@@ -95,8 +94,11 @@ def routes(service: Service, files: FileStore) -> list[Route]:
         deadline = service.deadline()
 
         # Languages: of each text where the source is "auto".
-        tell = partial(detect_html, service, deadline=deadline) if asked.format == "html" else service.detect_source
-        detected = [await tell(text, target) for text in texts] if source == "auto" else []
+        detected = []
+        if source == "auto" and asked.format == "html":
+            detected = await detect_html(service, texts, target, deadline=deadline)
+        elif source == "auto":
+            detected = [await service.detect_source(text, target) for text in texts]
         pairs = [(language, target) for language, _ in detected] or [(source, target)] * len(texts)
         for src, tgt in set(pairs):
             check_pair(service, src, tgt)

@@ -16,7 +16,7 @@ from starlette.routing import Route
 from heed.apps.documents.plain_text import TextDraft, write_text
 from heed.apps.documents.translation import LINE_ENDS_AS_SPACES
 from heed.apps.serving.faults import Fault
-from heed.apps.serving.fields import Alternatives, Fields, Key, MayBeEmpty, Text, Texts, as_list, read
+from heed.apps.serving.fields import Alternatives, Code, Fields, Key, MayBeEmpty, Text, Texts, as_list, read
 from heed.apps.serving.languages import known_code
 from heed.apps.serving.requests import (
     as_fault,
@@ -48,8 +48,8 @@ WEIGHTS = record(queries=list_of(TEXT), keys=list_of(TEXT), weights=list_of(list
 
 
 # Of a server of one pair both can be left out.
-Source = Annotated[Text, Field(description='Code of its language, or "auto". Default: the only pair\'s, or auto.')]
-Target = Annotated[Text, Field(description="Code of the language to translate into. Default: the only pair's.")]
+Source = Annotated[Code, Field(description='Code of its language, or "auto". Default: the only pair\'s, or auto.')]
+Target = Annotated[Code, Field(description="Code of the language to translate into. Default: the only pair's.")]
 
 
 class TranslateFields(Fields):
@@ -87,7 +87,7 @@ class AttentionFields(Fields):
     def _are_known(cls, value: Any) -> list[Any]:
         if any(name not in VIEWS for name in as_list(value)):
             raise Fault(400, f"Invalid request: views parameter is not a list of {', '.join(VIEWS)}")
-        return as_list(value)
+        return list(dict.fromkeys(as_list(value)))  # each once, however often it is named
 
 
 def routes(service: Service) -> list[Route]:

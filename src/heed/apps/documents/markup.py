@@ -1,29 +1,63 @@
 """Texts with tags of HTML or XML, as pages that the reader of HTML understands, and back."""
 
+import json
 import re
 import secrets
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from typing import Literal
 from xml.parsers import expat
 
+from heed.apps.documents.formats import text_job
 from heed.apps.documents.html import INLINE
-from heed.apps.serving.faults import Fault
+from heed.apps.documents.translation import TranslationJob
+from heed.errors import HeedError
 
 DECLARATION = '<?xml version="1.0"?>'
 WITH_PROLOG = ("<?xml", "<!DOCTYPE")  # how a whole document begins, which needs no root around it
 
 
-class HTMLTexts:
-    """Texts of HTML, in which the content of some elements stays as it is."""
+_TAG = re.compile(r"<([^\s<>/]++)(?=[\s/>])")
+
+
+def markup_options(
+    kind: Literal["html", "xml"],
+    *,
+    ignored: Collection[str] = (),
+    splitting: Collection[str] = (),
+    non_splitting: Collection[str] = (),
+    outline: bool = True,
+) -> bytes:
+    """How texts with tags are read, as `marked_up_job` takes it. The last three are for XML: see `XMLText`."""
+    of_xml = {"splitting": [*splitting], "non_splitting": [*non_splitting], "outline": outline}
+    return json.dumps({"ignored": [*ignored]} | (of_xml if kind == "xml" else {})).encode()
+
+
+def marked_up_job(text: str, options: bytes, *, place: int, language: str, target: str) -> TranslationJob[str]:
+    """The text in the other language, with its tags. HeedError, which says its place, if it is not well-formed XML."""
+    asked = json.loads(options)
+    lists = ("ignored", "splitting", "non_splitting")
+    ignored, splitting, non_splitting = (frozenset(asked.get(name, ())) for name in lists)
+    marked: HTMLText | XMLText = HTMLText(ignored)
+    if "outline" in asked:
+        marked = XMLText(ignored=ignored, splitting=splitting, non_splitting=non_splitting, outline=asked["outline"])
+    page = yield from text_job(marked.page(text, place), format="html", language=language, target=target)
+    return marked.text(page)
+
+
+class HTMLText:
+    """A text of HTML, in which the content of some elements stays as it is."""
 
     def __init__(self, ignored: Collection[str]):
         # No text holds this attribute, so that it can be taken off again.
         self._untranslated = f' translate="no" data-{secrets.token_hex(8)}=""'
-        names = "|".join(map(re.escape, ignored)) or "(?!)"
-        self._ignored = re.compile(rf"<(?:{names})(?=[\s/>])", re.IGNORECASE)
+        self._ignored = {name.lower() for name in ignored}
 
-    def pages(self, texts: list[str]) -> list[str]:
-        return [self._ignored.sub(lambda tag: tag[0] + self._untranslated, text) for text in texts]
+    def page(self, text: str, _: int) -> str:
+        def marked(tag: re.Match[str]) -> str:
+            return tag[0] + self._untranslated * (tag[1].lower() in self._ignored)
+
+        return _TAG.sub(marked, text)
 
     def text(self, page: str) -> str:
         return page.replace(self._untranslated, "")
@@ -39,8 +73,8 @@ class _Element:
 
 
 @dataclass(frozen=True, kw_only=True)
-class XMLTexts:
-    """Texts of XML. Tags among words are within their sentence, others end it.
+class XMLText:
+    """A text of XML. Tags among words are within their sentence, others end it.
 
     ignored: elements whose content stays as it is; splitting, non_splitting: tags that always or never end a sentence.
     Without `outline`, only `splitting` do.
@@ -53,16 +87,12 @@ class XMLTexts:
     # No text holds it, so that the names that it marks can be found again.
     _mark: str = field(default_factory=lambda: f"heed{secrets.token_hex(8)}")
 
-    def pages(self, texts: list[str]) -> list[str]:
-        """Fault if one is not well-formed."""
-        return [self._page(text, place) for place, text in enumerate(texts, 1)]
-
     def text(self, page: str) -> str:
         plain = page.removeprefix(DECLARATION).replace(f' {self._mark} translate="no"', "")
         return re.sub(rf"(</?)(?:span |){self._mark}-", r"\1", plain)
 
-    def _page(self, text: str, place: int) -> str:
-        """Each tag as one of HTML within a sentence, or as one that ends it."""
+    def page(self, text: str, place: int) -> str:
+        """Each tag as one of HTML within a sentence, or as one that ends it. HeedError if it is not well-formed."""
         content = text.encode()
         tags: dict[int, tuple[bytes, bytes, bytes]] = {}  # where a name begins; what goes before it, it, what behind it
         parents = [_root(text, place)]
@@ -90,7 +120,7 @@ class XMLTexts:
 
 
 def _root(text: str, place: int) -> _Element:
-    """An element around those of a text. Fault with line and column if the text is not well-formed XML."""
+    """An element around those of a text. HeedError with line and column if the text is not well-formed XML."""
     # A text with a prolog is a document; any other is a fragment, which XML reads within an element only.
     head, tail = ("", "") if text.startswith(WITH_PROLOG) else ("<text>\n", "</text>")
     root = _Element("", -1)
@@ -111,7 +141,7 @@ def _root(text: str, place: int) -> _Element:
 
     # A few declarations can expand to gigabytes, and none is needed.
     def entity(*_: object) -> None:
-        raise Fault(400, f"text {place} declares entities: write the characters themselves")
+        raise HeedError(f"text {place} declares entities: write the characters themselves")
 
     # Lines and columns of an error are counted from 1 in the text as the client sent it.
     parser.StartElementHandler, parser.EndElementHandler = start, end
@@ -124,5 +154,5 @@ def _root(text: str, place: int) -> _Element:
         if reason == expat.errors.XML_ERROR_TAG_MISMATCH:
             column -= 2  # expat counts from behind "</"
             reason = f"<{nesting[-1].name}> has no end tag" if len(nesting) > 1 + bool(head) else "no tag opens this"
-        raise Fault(400, f"text {place} is not well-formed XML: line {line}, column {column}: {reason}") from None
+        raise HeedError(f"text {place} is not well-formed XML: line {line}, column {column}: {reason}") from None
     return root.children[0] if head else root
