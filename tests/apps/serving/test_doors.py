@@ -2,6 +2,7 @@
 
 import hashlib
 import http.client
+import json
 import socket
 import subprocess
 import sys
@@ -69,12 +70,32 @@ def test_pages_of_other_origins_and_rebound_names_are_refused(server, method, pa
 
 
 @pytest.mark.slow
+def test_pages_of_other_sites_can_link_to_this_server_and_no_more(server):
+    """A browser sends no Origin with the GET of an image, a script or a link, but where that stands."""
+    reads = [path for path, methods in json.loads(server.get("/spec"))["paths"].items() if "get" in methods]
+    link = {"sec_fetch_mode": "navigate", "sec_fetch_dest": "document"}
+    for path in (*reads, "/v2/translate?text=seven&target_lang=DE"):
+        good = status(server, "GET", path)
+        for own in ("same-origin", "none"):
+            assert status(server, "GET", path, sec_fetch_site=own) == good != 403, path
+        for other in ("cross-site", "same-site"):
+            for mode in ({}, {"sec_fetch_mode": "no-cors"}, {**link, "sec_fetch_dest": "iframe"}):
+                assert status(server, "GET", path, sec_fetch_site=other, **mode) == 403, (path, mode)
+            followed = status(server, "GET", path, sec_fetch_site=other, **link)
+            assert followed == (403 if path.startswith("/v2/") or path.startswith("/v3/") else good), path
+    own = f"http://127.0.0.1:{server.port}"
+    assert status(server, "GET", "/languages", sec_fetch_site="cross-site", origin=own) == 200
+
+
+@pytest.mark.slow
 def test_names_and_origins_that_the_owner_gives_are_let_in(serve, model_folder):
     options = ["--allow-host", "Translate.example.org", "--cors", "https://my.example"]
     server = serve(model_folder, *options)
     ask = lambda **headers: status(server, "POST", "/translate", BODY, **FORM, **headers)  # noqa: E731
     assert ask(host="translate.example.org") == ask(host="translate.example.org:443") == 200
     assert ask(host="translate.example.org", origin="https://translate.example.org") == 200
+    named = {"origin": "https://my.example", "sec_fetch_site": "cross-site"}
+    assert status(server, "GET", "/v2/translate?text=seven&target_lang=DE", **named) == 200
     assert ask(origin="https://my.example") == 200 and ask(origin="https://my.example:8443") == 403
     assert ask(host="other.example.org") == 403
     proxied = {"host": f"127.0.0.1:{server.port}", "x_forwarded_host": "translate.example.org"}

@@ -1,7 +1,8 @@
 """Which requests are let in by what their heads say of where they come from: Host, Origin, and what a proxy adds.
 
-A page of any site can make a browser send requests to this machine. Its Origin tells; and a name that its owner points
-at this machine (DNS rebinding) is found in Host. Programs other than browsers send no Origin.
+A page of any site can make a browser send requests to this machine. Its Origin tells or, where browsers send none, as
+with an image's GET, Sec-Fetch-Site; and a name that its owner points at this machine (DNS rebinding) is found in Host.
+Programs other than browsers send none of the first two.
 """
 
 import functools
@@ -14,13 +15,14 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
-from heed.apps.serving.faults import Fault
+from heed.apps.serving.faults import DEEPL_PATHS, Fault
 from heed.errors import HeedError
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 LOOPBACK = tuple(map(ipaddress.ip_network, ("127.0.0.0/8", "::1/128", "::ffff:127.0.0.0/104")))
 _HOST = re.compile(r"([A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::([0-9]{1,5}))?")
 _ROOT_PATH = re.compile(r"(?:/[A-Za-z0-9._~%-]+)*")
+OWN_SITES = ("same-origin", "none")  # none: an address that somebody typed
 CLOSE = {"connection": "close"}  # its body is not read
 _DEFAULT_PORTS = {"http": "80", "https": "443"}
 
@@ -39,19 +41,27 @@ class Doors:
     root_path: str = ""
 
     def check(self, scope: Scope) -> None:
-        """Fault, 403, for a Host or an Origin that is not let in."""
+        """Fault, 403, for a Host, an Origin or a page of another origin that is not let in."""
         headers = Headers(scope=scope)
         host = headers.get("host", "")
         if host and self.hosts is not None and not self._is_ours(host):
             raise Fault(403, "the Host header names another server; see --allow-host", CLOSE)
-        if (origin := headers.get("origin")) is not None and not self.allows(origin):
-            _, name = self.scheme_and_host(scope)
-            if _place(origin) not in (_place(f"{scheme}://{name}") for scheme in _DEFAULT_PORTS):
-                raise Fault(403, "pages of this origin may not use this server; see --cors", CLOSE)
+        origin = headers.get("origin")
+        if origin is None:
+            is_ours = "*" in self.origins or headers.get("sec-fetch-site", "none") in OWN_SITES
+            is_let_in = is_ours or _is_link(scope["path"], headers)
+        else:
+            is_let_in = self.allows(origin) or self._is_own(origin, scope)
+        if not is_let_in:
+            raise Fault(403, "pages of this origin may not use this server; see --cors", CLOSE)
 
     def allows(self, origin: str) -> bool:
         """Whether pages of another origin may use the server."""
         return "*" in self.origins or origin.lower() in self.origins
+
+    def _is_own(self, origin: str, scope: Scope) -> bool:
+        _, name = self.scheme_and_host(scope)
+        return _place(origin) in (_place(f"{scheme}://{name}") for scheme in _DEFAULT_PORTS)
 
     def scheme_and_host(self, scope: Scope) -> tuple[str, str]:
         """The scheme and the host, with its port, that the client used, as a trusted proxy may say."""
@@ -94,6 +104,12 @@ class Doors:
     def _is_proxy(self, scope: Scope) -> bool:
         address = _address(scope["client"][0]) if scope.get("client") else None
         return address is not None and any(address in network for network in self.proxies)
+
+
+def _is_link(path: str, headers: Headers) -> bool:
+    """Whether somebody follows a link of another page, in a window of its own, to what translates nothing."""
+    mode, place = headers.get("sec-fetch-mode"), headers.get("sec-fetch-dest", "document")
+    return mode == "navigate" and place == "document" and not path.startswith(DEEPL_PATHS)
 
 
 def network(text: str) -> Network:
