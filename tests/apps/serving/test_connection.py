@@ -21,11 +21,12 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from heed.apps.serving.connection import MAX_HEAD_BYTES
 
 VERSION = f"uvicorn {uvicorn.__version__}"
-RELIED = "heed/serving/connection.py relies on this; adapt it, or bound uvicorn's version in pyproject.toml"
+RELIED = "heed/apps/serving/connection.py relies on this; adapt it, or bound uvicorn's version in pyproject.toml"
 METHODS = {
     "connection_made": ["transport"],
     "connection_lost": ["exc"],
     "data_received": ["data"],
+    "eof_received": [],
     "pause_writing": [],
     "resume_writing": [],
     "on_message_begin": [],
@@ -197,6 +198,27 @@ def test_requests_that_come_together_are_answered_in_their_order(server):
         answer.index(content) for content in (b'{"status":"ok"}', b'{"error":"Not Found"}', b'{"status":"ready"}')
     ]
     assert places == sorted(places)
+
+
+@pytest.mark.slow
+def test_a_client_that_sends_nothing_more_gets_its_answers(serve, slow_model_folder):
+    """One that leaves instead takes its request with it: test_clients_that_leave_take_their_sentences_with_them."""
+    server = serve(slow_model_folder)
+    body = b'{"q": "one", "source": "en", "target": "de"}'
+    head = (
+        b"POST /translate HTTP/1.%d\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+    )
+    for version, content, n_answers in ((1, GET % b"health", 1), (0, None, 1), (1, None, 3)):
+        with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
+            connection.sendall((content or head % (version, len(body)) + body) * n_answers)
+            connection.shutdown(socket.SHUT_WR)
+            found = connection.makefile("rb").read()
+        assert found.count(b"HTTP/1.1 200 OK\r\n") == n_answers and b"\r\nconnection: close\r\n" in found
+        assert found.replace(b"HTTP/1.1 100 Continue\r\n\r\n", b"").startswith(b"HTTP/1.1 200 OK\r\n")
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
+        connection.sendall(head % (1, len(body) + 1) + body)  # not all of it
+        connection.shutdown(socket.SHUT_WR)
+        assert connection.makefile("rb").read() == b""
 
 
 @pytest.mark.parametrize("place", ["path", "field", "fields"])

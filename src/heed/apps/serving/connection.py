@@ -5,12 +5,14 @@ tests/apps/serving/test_connection.py checks what is relied on:
 
 - `uvicorn.Config(http=...)` takes any callable, here a partial, and calls it with keyword arguments alone.
 - The class has asyncio's callbacks `connection_made(transport)`, `connection_lost(exc)`, `data_received(data)`,
-  `pause_writing()` and `resume_writing()`.
+  `eof_received()`, `pause_writing()` and `resume_writing()`.
 - The class has httptools' callbacks `on_message_begin()`, `on_url(url)`, `on_header(name, value)`, which also gets a
   body's trailers, and `on_headers_complete()`.
 - If one of httptools' callbacks raises `httptools.HttpParserError`, `data_received` calls `send_400_response(msg)`.
 - `on_headers_complete` hands the request to the application that `self.app` is at that moment.
-- `self.cycle` is the latest request, None before the first. It has `response_started` and `response_complete`.
+- `self.cycle` is the latest request, None before the first. It has `response_started`, `response_complete`, `scope`,
+  `more_body`, true until its body is there, and `keep_alive`: without it the connection ends with the response.
+- `self.pipeline` holds requests that wait for the response to an earlier one.
 - `self.loop` is the event loop, `self.transport` the connection's transport.
 """
 
@@ -30,6 +32,7 @@ MAX_CONNECTIONS = 1024  # if all of more are in use, the newest are refused with
 OTHER_FILES = 256  # that the process may have open
 MAX_HEAD_BYTES = 2**16
 FIELD_BYTES = 32  # that a field of a head counts at least
+PROBE_SECONDS = 0.5  # between two attempts to find out whether a client that sends nothing more has left
 HEADER_SECONDS = 20  # within which a request's headers must have come
 
 
@@ -45,6 +48,7 @@ class Connection(HttpToolsProtocol):
         self._whole_app, self._head_bytes, self._fields_bytes = self.app, 0, 0
         self._head_is_late: asyncio.TimerHandle | None = None
         self._reader_is_late: asyncio.TimerHandle | None = None
+        self._next_probe: asyncio.TimerHandle | None = None
 
     @property
     def _is_idle(self) -> bool:
@@ -62,7 +66,7 @@ class Connection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._all.pop(self, None)
-        for timer in (self._head_is_late, self._reader_is_late):
+        for timer in (self._head_is_late, self._reader_is_late, self._next_probe):
             if timer is not None:
                 timer.cancel()
         super().connection_lost(exc)
@@ -83,6 +87,25 @@ class Connection(HttpToolsProtocol):
             if self._head_bytes > MAX_HEAD_BYTES:
                 self.send_400_response("the head of the request is too long")
         self._watch()
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """Whether the connection stays open: a client that has sent all of a request may still read its answer.
+
+        One that has left looks the same, until its system refuses what it is sent, which makes the next write fail. All
+        clients of HTTP/1.1 take "100 Continue" before an answer, however often.
+        """
+        if self._is_idle or self.cycle.more_body:
+            return False
+        self.cycle.keep_alive = False
+        if self._next_probe is None and self.cycle.scope["http_version"] == "1.1":
+            self._next_probe = self.loop.call_later(PROBE_SECONDS, self._probe)
+        return True
+
+    def _probe(self) -> None:
+        if not self.transport.is_closing():
+            if not self.pipeline and not self.cycle.response_started:
+                self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            self._next_probe = self.loop.call_later(PROBE_SECONDS, self._probe)
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
