@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +16,8 @@ from tests import shapes
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tests run side by side
 os.environ["NO_PROXY"] = "127.0.0.1,localhost"  # where the tests' servers are
 os.environ["no_proxy"] = os.environ["NO_PROXY"]
+if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:  # under nohup; the commands that tests start hear it all the same
+    signal.signal(signal.SIGHUP, lambda *_: None)
 
 with shapes.install(["heed.backends", "heed.model", "heed.training.loss", "heed.decoding"]):
     import heed.decoding.translator

@@ -55,6 +55,11 @@ def request_bytes(path: str, content: str) -> bytes:
     return f"{head}\r\n\r\n{content}".encode()
 
 
+def processor_seconds(server) -> float:
+    times = Path(f"/proc/{server.process.pid}/stat").read_text().rpartition(")")[2].split()[11:13]  # user, system
+    return sum(map(int, times)) / os.sysconf("SC_CLK_TCK")
+
+
 def n_accepted(server) -> float:
     """Sentences that are in the queue, or have left it: these have a time that they waited."""
     return sum(map(server.metrics().get, ("heed_queue_sentences", "heed_queue_seconds_count")))
@@ -297,6 +302,27 @@ def test_keys_are_asked_for_and_never_logged(serve, model_folder, tmp_path):
     assert not any(word in logged for word in ("secret", "sesame", "seven", "127.0.0.1"))
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads another process's processor time from /proc")
+def test_no_request_takes_the_product_of_two_of_its_fields_of_the_servers_own_time(serve, model_folder):
+    server = serve(model_folder)
+    names = [f"b{i}" for i in range(100)]
+    many = ",".join(f"b{i}" for i in range(20_000))
+    tags = {"source_lang": "EN", "target_lang": "DE", "tag_handling": "xml", "text": "<a/>" * 2400 + "one"}
+    pair = {"source": "en", "target": "de"}
+    requests = [
+        ("/v2/translate", tags | dict.fromkeys(("ignore_tags", "splitting_tags", "non_splitting_tags"), names), 200),
+        ("/v2/translate", tags | {"tag_handling": "html", "text": "<a>" * 3200 + "one", "ignore_tags": names}, 200),
+        ("/v2/translate", tags | {"ignore_tags": many}, 400),
+        ("/v1/translate", pair | {"q": ["a"] * 128, "source": "\u00c9" * 30_000}, 400),
+        ("/v1/attention", pair | {"q": "one", "translation": "eins", "views": ["cross"] * 17_000}, 200),
+        ("/translate", pair | {"q": [1] * 60_000}, 400),
+    ]
+    for path, fields, status in requests:
+        before = processor_seconds(server)
+        assert HTTP.post(server.url + path, json=fields).status_code == status, path
+        assert processor_seconds(server) - before < 0.5, (path, status)
+
+
 def test_a_malformed_form_adds_no_line_of_the_parser_to_the_log(serve, model_folder):
     server = serve(model_folder)
     n_lines = len(server.lines)
@@ -386,6 +412,51 @@ def test_whoever_asks_for_the_head_alone_is_counted_as_answered(serve, model_fol
     assert counted() == {"200": 20}
 
 
+def test_no_translated_file_outlives_its_server(serve, model_folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+
+    def start_with_file():
+        server = serve(model_folder)
+        given = {"data": {"source": "en", "target": "de"}, "files": {"file": ("a.txt", b"one")}}
+        assert HTTP.post(f"{server.url}/translate_file", **given).status_code == 200
+        return server
+
+    files = lambda: {path.parent for path in tmp_path.glob("heed-files-*/*.txt")}  # noqa: E731
+    (tmp_path / "others").mkdir()
+    (tmp_path / "others" / "kept").touch()
+    (tmp_path / "heed-files-link").symlink_to(tmp_path / "others")
+    killed, living, hung_up = start_with_file(), start_with_file(), start_with_file()
+    assert len(files()) == 3
+    hung_up.process.send_signal(signal.SIGHUP)
+    assert hung_up.process.wait(timeout=60) == 0 and len(files()) == 2
+    killed.process.kill()
+    killed.process.wait()
+    start_with_file()
+    assert len(files()) == 2  # those of the one that lives and of the new one
+    assert living.stop() == 0 and (tmp_path / "others" / "kept").exists()
+
+
+def test_systemd_is_told_that_a_server_is_ready_and_that_its_event_loop_runs(
+    serve, model_folder, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+    monkeypatch.setenv("WATCHDOG_USEC", "200000")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(str(tmp_path / "notify"))
+        systemd.settimeout(60)
+        server = serve(model_folder)
+        while b"READY=1" not in (told := systemd.recv(100)):
+            assert told == b"WATCHDOG=1"
+        assert [systemd.recv(100) for _ in range(3)] == [b"WATCHDOG=1"] * 3
+        server.process.send_signal(signal.SIGSTOP)  # a loop that is stuck
+        systemd.settimeout(2)
+        with pytest.raises(TimeoutError):
+            while True:
+                systemd.recv(100)
+        server.process.send_signal(signal.SIGCONT)
+        assert systemd.recv(100) == b"WATCHDOG=1"
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
 def test_a_full_folder_of_temporary_files_is_named(model_folder, tmp_path, monkeypatch):
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", tmp_path], check=True)
@@ -451,17 +522,13 @@ def test_a_server_that_waits_uses_no_processor_time(serve, model_folder, monkeyp
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     server = serve(model_folder)
 
-    def processor_seconds() -> float:
-        times = Path(f"/proc/{server.process.pid}/stat").read_text().rpartition(")")[2].split()[11:13]  # user, system
-        return sum(map(int, times)) / os.sysconf("SC_CLK_TCK")
-
-    before = processor_seconds()
+    before = processor_seconds(server)
     for texts in (["forty-two"], ["seven", "one hundred and one"] * 50):
         assert HTTP.post(server.url + "/v1/translate", json={"q": texts}).status_code == 200
-    assert processor_seconds() > before
+    assert processor_seconds(server) > before
     for _ in range(30):  # until the answers' connections are closed
-        before = processor_seconds()
+        before = processor_seconds(server)
         time.sleep(2)
-        if processor_seconds() - before < 0.025:
+        if processor_seconds(server) - before < 0.025:
             return
     raise AssertionError("it is never idle")

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from heed.apps.serving import deepl, libretranslate, page, specification, streaming
 from heed.apps.serving.document_workers import DocumentBug
 from heed.apps.serving.faults import Fault
-from heed.apps.serving.files import FileStore
+from heed.apps.serving.files import FileStore, remove_abandoned
 from heed.apps.serving.metrics import CONTENT_TYPE
 from heed.apps.serving.requests import as_fault, error_response, header_key
 from heed.apps.serving.service import Service
@@ -72,6 +72,7 @@ def make_app(service: Service, log: Callable[[str], None]) -> ASGIApp:
     # Both tasks are cancelled before the service closes: neither may use a closed one.
     @asynccontextmanager
     async def lifespan(_: Any) -> AsyncGenerator[None]:
+        await asyncio.to_thread(remove_abandoned)
         warming_up = asyncio.create_task(service.start())
         warming_up.add_done_callback(report_failure)
         tidying = asyncio.create_task(_give_back_memory())

@@ -1,10 +1,14 @@
 """Files in, translated files out, and where these lie until they are fetched."""
 
 import asyncio
+import fcntl
+import os
 import re
 import secrets
+import shutil
 import tempfile
 from collections.abc import AsyncGenerator
+from contextlib import suppress
 from dataclasses import dataclass
 from email.errors import HeaderParseError
 from email.header import decode_header, make_header
@@ -18,6 +22,7 @@ from heed.apps.documents.formats import SUFFIXES, Format
 from heed.apps.serving.faults import Fault
 from heed.runtime.files import no_temporary_files
 
+PREFIX = "heed-files-"  # of their folder
 MAX_FILES = 1_000  # that wait to be fetched
 MAX_BYTES = 2**28  # of them together
 KEPT_SECONDS = 1_800.0
@@ -42,7 +47,8 @@ class StoredFile:
 class FileStore:
     """Translated files in a private folder, under names that cannot be guessed.
 
-    A file goes after `seconds`, or when there is no room for a newer one; the folder goes at the end.
+    A file goes after `seconds`, or when there is no room for a newer one; the folder goes at the end. It is locked, so
+    that `remove_abandoned` knows the folders of servers that were killed.
     """
 
     def __init__(self, *, max_files: int = MAX_FILES, max_bytes: int = MAX_BYTES, seconds: float = KEPT_SECONDS):
@@ -50,6 +56,7 @@ class FileStore:
         self._files: dict[str, StoredFile] = {}  # the oldest first
         self._expiries: dict[str, asyncio.TimerHandle] = {}
         self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._lock: int | None = None
 
     async def add(self, content: bytes, name: str) -> str:
         """Keeps a file, and gives the name that it is fetched under. Fault if the disk has no room."""
@@ -72,8 +79,17 @@ class FileStore:
     def _open_folder(self) -> Path:
         """The folder, made anew if somebody has removed it."""
         if self._folder is None or not Path(self._folder.name).is_dir():
-            self._folder = tempfile.TemporaryDirectory(prefix="heed-", ignore_cleanup_errors=True)
+            self._release()
+            self._folder = tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True)
+            self._lock = _lock(Path(self._folder.name))
+            if not Path(self._folder.name).is_dir():  # a server that starts took it for an abandoned one
+                return self._open_folder()
         return Path(self._folder.name)
+
+    def _release(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
     @property
     def _n_bytes(self) -> int:
@@ -101,6 +117,31 @@ class FileStore:
             self.remove(key)
         if self._folder is not None:
             self._folder.cleanup()
+        self._release()
+
+
+def remove_abandoned() -> None:
+    """Removes the folders that servers of this user left when they were killed: those whose lock no process holds."""
+    with suppress(OSError):
+        for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+            if (lock := _lock(folder)) is not None:
+                if os.fstat(lock).st_uid == os.geteuid():
+                    shutil.rmtree(folder, ignore_errors=True)
+                os.close(lock)
+
+
+def _lock(folder: Path) -> int | None:
+    """A descriptor that has a folder's lock until it is closed; None if another process has it, or it cannot be had."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor
 
 
 def send_file(stored: StoredFile, opened: BinaryIO) -> Response:

@@ -1,11 +1,12 @@
 """The process that listens: its socket, and its end by a signal."""
 
+import asyncio
 import errno
 import os
 import signal
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 
 import uvicorn
@@ -14,8 +15,10 @@ from heed.apps.serving.app import make_app
 from heed.apps.serving.connection import MAX_CONNECTIONS, Connection, max_connections
 from heed.apps.serving.service import Service
 from heed.errors import HeedError
+from heed.runtime.signals import end_signals
 
 KEEP_ALIVE_SECONDS = 30
+READY_SECONDS = 0.1  # after which it is looked again whether the server is ready, for systemd
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -44,7 +47,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def run(service: Service, listener: socket.socket, log: Callable[[str], None]) -> None:
-    """Serves until SIGINT or SIGTERM, finishes what was accepted, and returns. A second signal ends it at once."""
+    """Serves until one of `end_signals`, finishes what was accepted, and returns. A second signal ends it at once."""
     config = uvicorn.Config(
         make_app(service, log),
         http=partial(Connection, service=service, connections={}, most=max_connections()),  # type: ignore[arg-type]
@@ -70,6 +73,13 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self._service = service
 
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        watchdog = asyncio.create_task(_tell_systemd(self._service))
+        try:
+            await super().serve(sockets)
+        finally:
+            watchdog.cancel()
+
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         def stop(number: int, _: object) -> None:
@@ -78,12 +88,34 @@ class _Server(uvicorn.Server):
             self._service.ready = False
             self.should_exit = True
 
-        before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+        before = {number: signal.signal(number, stop) for number in end_signals()}
         try:
             yield
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+
+async def _tell_systemd(service: Service) -> None:
+    """Tells systemd, if it asks, that the server is ready and, twice a WatchdogSec, that its event loop runs.
+
+    As sd_notify(3) says.
+    """
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if not address:
+        return
+    is_watched = os.environ.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
+    usec = os.environ.get("WATCHDOG_USEC", "") if is_watched else ""
+    seconds = int(usec) / 2e6 if usec.isdecimal() else 0.0
+    was_ready = False
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as system:
+        system.setblocking(False)
+        while seconds or not was_ready:
+            news = ["READY=1"] * (service.ready and not was_ready) + ["WATCHDOG=1"] * (seconds > 0)
+            was_ready = was_ready or service.ready
+            with suppress(OSError):  # systemd is restarted, or busy
+                system.sendto("\n".join(news).encode(), "\0" + address[1:] if address[0] == "@" else address)
+            await asyncio.sleep(seconds if was_ready else min(seconds or READY_SECONDS, READY_SECONDS))
 
 
 def address_of(listener: socket.socket) -> str:
