@@ -366,7 +366,7 @@ def write_batches(target: Path, *, work: Path, mirror: str | None, n_batches: in
     from heed.data.batching import TokenBatches
     from heed.data.corpora.download import Corpora
     from heed.data.corpus.shard import ParallelCorpus
-    from heed.data.preparation.whole import prepare
+    from heed.data.preparation.job import prepare
     from heed.runs.recipe import read_recipe
     from heed.runs.tasks.task import task_of
     from heed.text.tokenizer import SpecialIds

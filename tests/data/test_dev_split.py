@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.conftest import n_examples
 
-from heed.data.preparation.whole import prepare
+from heed.data.preparation.job import prepare
 from heed.data.reading.dev_split import DevSplit, pair_hash
+from heed.data.reading.pairs import read_pairs
 from heed.data.reading.text_files import TextFiles
 from heed.data.settings import DataSettings
 from heed.errors import HeedError
@@ -30,7 +31,7 @@ def split(size, **changed) -> DevSplit:
 
 
 def chosen(size, files) -> list[tuple[str, str]]:
-    return [pair for _, pair in split(size).pairs(files)]
+    return [pair for _, pair in split(size).pairs(lambda: enumerate(read_pairs(files)), name=str(files[0]))]
 
 
 @settings(max_examples=n_examples(25))
@@ -156,7 +157,7 @@ def test_training_leaves_out_dev_and_its_copies_and_every_other_line_keeps_its_p
 
 def test_the_text_may_be_corrected_until_it_is_prepared(tmp_path):
     files = TextFiles(
-        train=(write(tmp_path, [("x", f"{i}") for i in range(40)]),),
+        train=(write(tmp_path, [(f"x {i}", f"{i}") for i in range(40)]),),
         dev=(tmp_path / "data" / "dev.src", tmp_path / "data" / "dev.tgt"),
         dev_split=split(0.4),
         tests={"none": (tmp_path / "no.en", tmp_path / "no.de")},
@@ -166,9 +167,9 @@ def test_the_text_may_be_corrected_until_it_is_prepared(tmp_path):
     with pytest.raises(HeedError, match="both sides"):
         prepared(tmp_path, files, 0.4)
     (tmp_path / "no.de").write_text("eins\n")
-    write(tmp_path, [("y", f"{i}") for i in range(40)])
+    write(tmp_path, [(f"y {i}", f"{i}") for i in range(40)])
     prepared(tmp_path, files, 0.4)
-    assert set(files.dev[0].read_text().splitlines()) == {"y"}
+    assert {line[0] for line in files.dev[0].read_text().splitlines()} == {"y"}
 
 
 @pytest.mark.parametrize("dev", [0, -1, 0.0, -0.1, 0.5, 1.0, 500.0, True, "dev.en", {"a": 1}, float("nan")])

@@ -67,7 +67,7 @@ def test_a_dev_set_that_is_split_off_is_inspected_as_it_will_be(tmp_path):
     chosen = {
         pair
         for _, pair in DevSplit(size=40, max_tokens=256, max_ratio=9.0).pairs(
-            (tmp_path / "train.en", tmp_path / "train.de")
+            lambda: enumerate([*TRAIN, *TRAIN[:200]]), name="train"
         )
     }
     assert train["pairs"] == sum(pair not in chosen for pair in [*TRAIN, *TRAIN[:200]]) < 560
@@ -153,7 +153,7 @@ def test_preparation_remarks_only_on_what_a_user_should_know():
         repetitions = Repetitions({"dev": DEV, "news": TEST})
         for pair in train:
             repetitions.add(*pair)
-        return list(repetitions.remarks(src="en", tgt=tgt))
+        return list(repetitions.counts().remarks(src="en", tgt=tgt))
 
     assert remarks([]) == remarks(TRAIN) == remarks([("", "")] * 400) == []
     assert remarks([*TRAIN, *TRAIN[:20], *[(src, src) for src, _ in TRAIN[:4]]]) == []

@@ -7,7 +7,8 @@ import pytest
 
 from heed.config import validated
 from heed.data.corpus.shard import ParallelCorpus, write_corpus
-from heed.data.preparation.whole import Prepared, _number_pairs, encode_chunks, prepare
+from heed.data.preparation.encoding import Encoder, Tally
+from heed.data.preparation.job import Prepared, prepare
 from heed.data.reading.lines import read_lines
 from heed.data.reading.pairs import read_pairs
 from heed.data.reading.stream import MAX_CHARACTERS
@@ -44,14 +45,25 @@ def test_a_truncated_store_is_refused(tmp_path):
 @pytest.mark.slow
 def test_long_lines_are_encoded_a_few_at_a_time(tmp_path, number_tokenizer):
     long, short = "one " * 50_000, "one"  # characters: 200,000 a line
-    src = write(tmp_path / "src", [long] * 13 + [short])
-    tgt = write(tmp_path / "tgt", [short] * 13 + [long])
-    chunks = list(encode_chunks(_number_pairs([(src, tgt)], []), number_tokenizer))
-    lengths = [[len(s) + len(t) for _, (s, t) in pairs] for pairs, *_ in chunks]
-    assert all(sum(chunk) - chunk[-1] < MAX_CHARACTERS for chunk in lengths) and len(chunks) == 3
-    assert [number for pairs, *_ in chunks for number, _ in pairs] == list(range(1, 15))
-    for place, lines in ((1, [long] * 13 + [short]), (2, [short] * 13 + [long])):
-        assert [ids for chunk in chunks for ids in chunk[place]] == number_tokenizer.encode_lines(lines)
+    pairs = [(long, short)] * 13 + [(short, long)]
+    n_read, read_before = 0, []
+
+    def numbered():
+        nonlocal n_read
+        for n_read, pair in enumerate(pairs, start=1):
+            yield n_read, 0, pair
+
+    tally = Tally([("src", 14)], None)
+    encoder = Encoder(number_tokenizer, max_tokens=10**6, max_ratio=10.0**6, threads=1)
+    encoded = []
+    for ids in encoder.encode(numbered(), tally):
+        encoded.append(ids)
+        read_before.append(n_read)
+    assert read_before == [6] * 6 + [12] * 6 + [14] * 2  # a chunk ends with the line that brings it to 2**20 characters
+    assert tally.lines.tolist() == list(range(1, 15)) and 5 * 200_003 < MAX_CHARACTERS < 6 * 200_003
+    assert [list(side) for side in zip(*encoded, strict=True)] == [
+        number_tokenizer.encode_lines(list(side)) for side in zip(*pairs, strict=True)
+    ]
 
 
 def test_line_ends_marks_and_gzip_make_no_difference(tmp_path):

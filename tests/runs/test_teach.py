@@ -74,7 +74,7 @@ def test_added_sources_are_translated_as_well_and_each_file_once(tmp_path):
     for source, n_files in ((more, 2), (tmp_path / "train.en", 1)):
         task = TranslationTask(read_recipe(recipe, [added.format(source)]))
         files = task.given_files(tmp_path, Corpora(tmp_path, None, str))
-        pairs = task.taught_pairs(files, tmp_path / "run")
+        pairs = task.taught_pairs(files, tmp_path / "run").values()
         assert [src for src, _ in pairs] == [tmp_path / "train.en", more][:n_files]
         assert len({translations for _, translations in pairs}) == n_files
 

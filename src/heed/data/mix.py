@@ -8,6 +8,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field
 
 from heed.config import Settings, shown
+from heed.data.reading.files import stands_for_many
 
 MAX_TAG = 32  # characters
 Weight = Annotated[float, Field(ge=0, le=1_000_000_000)]
@@ -29,7 +30,7 @@ class MixPart(Settings):
     """A part of the training text; one without files and corpus is the text of data.corpus or data.train."""
 
     name: Annotated[str, AfterValidator(_check_name)] = Field(description="what reports call the part")
-    train: list[str] | None = Field(default=None, description="own files: [src file, tgt file]")
+    train: list[str] | None = Field(default=None, description="own files, named as those of data.train")
     corpus: str | None = Field(default=None, description="or the training text of a known corpus (heed data list)")
     variant: str = Field(default="raw", description="form of that corpus")
     weight: Weight | list[Weight] | None = Field(
@@ -103,7 +104,8 @@ class Mix:
                 "or data.corpus"
             )
         for part in self.parts:
-            if part.train is not None and (part.corpus is not None or len(part.train) != 2):
+            many = part.train is not None and any(map(stands_for_many, part.train))
+            if part.train is not None and (part.corpus is not None or not (many or len(part.train) == 2)):
                 raise ValueError(f"{part.name} of data.mix needs two files, train = [src, tgt], or a corpus")
             if part.corpus is None and part.variant != type(part).model_fields["variant"].default:
                 raise ValueError(f"{part.name} of data.mix has a variant, but names no corpus; leave it out")

@@ -109,8 +109,8 @@ class DataSettings(Settings):
         default=None,
         ge=1,
         le=2_000_000,
-        description="prepare in shards of this many pairs, by any number of workers (heed prepare); by default larger "
-        "corpora than 10 million pairs have shards of 1,000,000, and smaller ones none",
+        description="keep the ids in shards of this many pairs; by default corpora of more than 10 million pairs have "
+        "shards of 1,000,000, and smaller ones are one shard",
     )
 
     @property

@@ -9,7 +9,6 @@ from typing import Any
 
 from heed.config import merged, toml_text, validated
 from heed.data.mix import MixPart
-from heed.data.reading.files import refuse_shards_only, training_files
 from heed.errors import HeedError
 from heed.model.architecture import DROPOUTS
 from heed.runs.recipe import Recipe, read_preset
@@ -30,11 +29,6 @@ def check_recipe(recipe: Recipe, *, where: str) -> None:
         )
     if recipe.training.n_teachers:
         raise HeedError(f"{where}: training.n_teachers cannot be combined with a mix; leave it out.")
-    data = recipe.data
-    if data.shard_pairs:
-        raise HeedError(f"{where}: data.shard_pairs is set, but a mix is prepared whole; leave it out.")
-    if data.train is not None:
-        refuse_shards_only(training_files(data.train, src=data.src, tgt=data.tgt), "a mix")
 
 
 def reverse_recipe(recipe: Recipe, *, where: str) -> Recipe:

@@ -16,7 +16,7 @@ from typing import Any
 
 from heed.config import read_toml, shown, toml_text, validated
 from heed.data.corpora.download import Report
-from heed.data.preparation.whole import SOURCES
+from heed.data.preparation.plan import SOURCES
 from heed.errors import HeedError
 from heed.model_folder import MODEL_FOLDER_NAMES
 from heed.runs.recipe import Recipe, anchor_recipe

@@ -3,8 +3,7 @@
 from pathlib import Path
 
 from heed.data.corpora.download import Corpora
-from heed.data.preparation.job import ShardPreparation, Workforce, is_in_shards
-from heed.data.preparation.whole import prepare
+from heed.data.preparation.job import Preparation, Workforce
 from heed.errors import HeedError
 from heed.leases.inputs import PLANNED_SECONDS
 from heed.runs.folder import open_run_folder
@@ -28,12 +27,7 @@ def prepare_run(recipe: Recipe, run: Path, corpora: Corpora, workforce: Workforc
     with open_run_folder(recipe, run, report=report, wait=wait):
         files = TranslationTask(recipe).text_files(run, corpora)
         given, folder = _given_tokenizer(recipe, run), run / "data"
-        if not is_in_shards(files, recipe.data, folder=folder):
-            if workforce != Workforce():
-                report("The corpus is prepared whole, by this process; data.shard_pairs=1000000 would make shards.")
-            prepare(files, recipe.data, recipe.tokenizer, folder=folder, report=report, given=given)
-            return True
-        preparation = ShardPreparation(files, recipe.data, recipe.tokenizer, folder=folder, report=report, given=given)
+        preparation = Preparation(files, recipe.data, recipe.tokenizer, folder=folder, report=report, given=given)
         preparation.begin()
 
     # Outside the lock: shares work side by side, and what two of them make is the same.

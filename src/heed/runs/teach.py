@@ -11,10 +11,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from heed.data.corpora.download import Report
-from heed.data.preparation.whole import SOURCES, compare_sources
-from heed.data.reading.files import refuse_shards_only
-from heed.data.reading.lines import read_lines
-from heed.data.reading.pairs import FilePair, count_pairs
+from heed.data.preparation.plan import SOURCES, compare_sources
+from heed.data.reading.pairs import FilePair, TrainingText, count_pairs, examine_source, readable_lines, source_of
 from heed.data.reading.text_files import TextFiles
 from heed.decoding.loading import load_models
 from heed.decoding.translator import Translator
@@ -23,7 +21,7 @@ from heed.model_folder import read_config
 from heed.runs.context import RunContext
 from heed.runs.recipe import Recipe
 from heed.runs.tasks.translation_task import TranslationTask
-from heed.runtime.files import own_file, remove_unfinished
+from heed.runtime.files import own_file, remove_unfinished, whole_file
 from heed.runtime.progress import progress
 from heed.training.settings import MAX_SEED
 
@@ -39,13 +37,14 @@ def teach(context: RunContext, train: Callable[..., object]) -> None:
     """
     recipe, workers, report = context.recipe, context.workers, context.report
     place = context.run / "teachers"
-    missing: list[FilePair] = []
+    missing: list[tuple[Path, FilePair]] = []
     if workers.first:
         remove_unfinished(place)
         task = TranslationTask(recipe)
         files = task.given_files(context.run, context.corpora)
-        _check_text(files, place)
-        missing = [pair for pair in task.taught_pairs(files, context.run) if not pair[1].exists()]
+        _check_text(files, recipe, place)
+        taught = task.taught_pairs(files, context.run)
+        missing = [(src, pair) for src, pair in taught.items() if not pair[1].exists()]
     if not workers.broadcast(bool(missing)):
         return
     n_teachers = recipe.training.n_teachers
@@ -58,18 +57,21 @@ def teach(context: RunContext, train: Callable[..., object]) -> None:
         loaded = load_models([folder / "model" for folder in folders], device=None)
         models = [one.model for one in loaded]
         translator = Translator(models, loaded[0].tokenizer, recipe.decoding, copy=False)
-        for src, translations in missing:
+        for src, (sources, translations) in missing:
             report(f"Translating {src} with the {n_teachers} teacher(s) in {translator.precision}.")
-            _translate(translator, src, translations, report)
+            if sources != src:
+                _write_sources(src, recipe.data.column_names, sources)
+            _translate(translator, sources, translations, report)
     workers.broadcast(None)
 
 
-def _check_text(files: TextFiles, place: Path) -> None:
+def _check_text(files: TextFiles, recipe: Recipe, place: Path) -> None:
     """HeedError for a fault of the text, before the long work, or for a change of it since the work began."""
-    refuse_shards_only(files.train, "a teacher (training.n_teachers)")
     begun = any(next(place.glob(made), None) for made in ("*/data/tokenizer.json", "translations-*"))
     if not begun:
-        for pair in files.pairs:
+        for pair in files.train:
+            examine_source(source_of(pair), recipe.data.column_names, every=2**62)
+        for pair in files.evaluation_sets.values() if files.dev_split is None else files.tests.values():
             count_pairs(pair)
     compare_sources(files, place / SOURCES, binding=begun)
 
@@ -87,20 +89,26 @@ def _teacher(recipe: Recipe, number: int) -> Recipe:
     return recipe.model_copy(update={"training": settings.model_copy(update={"seed": seed, "n_teachers": 0})})
 
 
+def _write_sources(src: Path, columns: tuple[str, str], sources: Path) -> None:
+    """Writes the sources of a file that holds both sides, a line each; one that cannot be read is blank."""
+    with whole_file(sources) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+        file.writelines(f"{line}\n" for line in TrainingText([(src, src)], columns).sources())
+
+
 def _translate(translator: Translator, src: Path, translations: Path, report: Report) -> None:
     """Writes a translation of each line of `src`, and reports now and then how many there are.
 
     Until all are there they are in a file of their own, and a call after this one was killed goes on from there.
     """
     begun = translations.with_name(translations.name + BEGUN)
-    n_lines = sum(1 for _ in read_lines(src))
+    n_lines = sum(1 for _ in readable_lines(src))
     try:
         with open(begun, "a+b", opener=own_file) as file:
             n_done = _keep_whole_lines(file)
             if n_done:
                 report(f"{n_done:,} lines were translated before.")
             with progress(f"Translating {src}", total=n_lines, unit="lines", done=n_done) as task:
-                for translation in translator.stream(islice(read_lines(src), n_done, None), task=task):
+                for translation in translator.stream(islice(readable_lines(src), n_done, None), task=task):
                     file.write(f"{translation.text}\n".encode())
             file.flush()
             os.fsync(file.fileno())

@@ -15,8 +15,7 @@ from heed.data.corpora.download import Corpora, Report
 from heed.data.corpus.shard import ParallelCorpus, TrainingCorpus
 from heed.data.corpus.sharded import ShardedCorpus
 from heed.data.mixed_batches import MixedBatches
-from heed.data.preparation.job import prepare_corpus
-from heed.data.preparation.whole import Prepared
+from heed.data.preparation.job import Prepared, prepare
 from heed.data.reading.text_files import TextFiles
 from heed.data.shards.batches import ShardBatches
 from heed.decoding.scoring import batch_nll, cross_entropy, perplexity
@@ -246,9 +245,7 @@ def _prepare(context: RunContext, files: TextFiles, given: AnyTokenizer | None) 
     recipe, folder = context.recipe, context.run / "data"
     for first in (True, False):
         if context.workers.first == first:
-            prepared = prepare_corpus(
-                files, recipe.data, recipe.tokenizer, folder=folder, report=context.report, given=given
-            )
+            prepared = prepare(files, recipe.data, recipe.tokenizer, folder=folder, report=context.report, given=given)
         context.workers.broadcast(None)
     return prepared
 

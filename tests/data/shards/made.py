@@ -7,7 +7,7 @@ import numpy as np
 
 from heed.data.corpus.shard import write_corpus
 from heed.data.corpus.sharded import VERIFIED, ShardedCorpus, write_index
-from heed.data.preparation.job import ShardPreparation, Workforce
+from heed.data.preparation.job import Preparation, Workforce
 from heed.data.reading.files import training_files
 from heed.data.reading.text_files import TextFiles
 from heed.data.settings import DataSettings
@@ -30,7 +30,7 @@ def sharded(folder, shards, *, vocab_size):
         said.append({"kept": len(pairs), "longest": longest, "manifest": sha256_of(folder / name / MANIFEST)})
         names.append(name)
         line += len(pairs)
-    write_index(folder, names, said, [("text", line - 1)])
+    write_index(folder, names, said, [("text", line - 1)], [len(names)])
     return ShardedCorpus(folder, vocab_size=vocab_size)
 
 
@@ -60,7 +60,7 @@ def preparation(data, run, *, given=None, lines=None):
     files = TextFiles(train=train, dev=dev, dev_split=data.dev_split, n_given=len(train))
     report = [].append if lines is None else lines.append
     tokenizer = TokenizerSettings(vocab_size=600)
-    return ShardPreparation(files, data, tokenizer, folder=run / "data", report=report, given=given)
+    return Preparation(files, data, tokenizer, folder=run / "data", report=report, given=given)
 
 
 def prepared(data, run, *, given=None, lines=None, workforce=None):

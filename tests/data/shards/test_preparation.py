@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from tests.data.shards.made import digest, preparation, prepared, sentences, settings, write_lines
 
+from heed.data.corpus.shard import ParallelCorpus
+from heed.data.preparation import job
 from heed.data.preparation import plan as plans
 from heed.data.preparation import rules as filters
-from heed.data.preparation.job import Workforce, is_in_shards
-from heed.data.preparation.whole import prepare
+from heed.data.preparation.job import Workforce
 from heed.data.reading.files import refuse_both_sides, training_files
-from heed.data.reading.text_files import TextFiles
 from heed.errors import HeedError
 from heed.text.tokenizer import TokenizerSettings, train_tokenizer
 
@@ -77,12 +77,9 @@ def test_shards_hold_what_whole_preparation_holds(tmp_path, text, tokenizer, cha
     lines: list[str] = []
     corpus = prepared(data, tmp_path / "shards", given=tokenizer, lines=lines).train
 
-    whole_folder = tmp_path / "whole"
-    split = (whole_folder / "dev.src", whole_folder / "dev.tgt") if data.dev_split else None
-    files = TextFiles(
-        train=training_files(train, src="en", tgt="de"), dev=split or dev_files(dev), dev_split=data.dev_split
-    )
-    whole = prepare(files, data, SETTINGS, folder=whole_folder, report=lines.append, given=tokenizer).train
+    whole_data, whole_folder = data.model_copy(update={"shard_pairs": None}), tmp_path / "whole" / "data"
+    whole = prepared(whole_data, tmp_path / "whole", given=tokenizer).train
+    assert isinstance(whole, ParallelCorpus)
     expected = [(*(ids.tolist() for ids in whole[row]), int(whole.lines[row])) for row in range(len(whole))]
     assert read(corpus, corpus.n_shards) == expected and len(corpus) == len(whole)
     assert (corpus.counts("tgt", vocab_size=len(tokenizer)) == whole.counts("tgt", vocab_size=len(tokenizer))).all()
@@ -94,15 +91,28 @@ def test_shards_hold_what_whole_preparation_holds(tmp_path, text, tokenizer, cha
         gzip.decompress(path.read_bytes()).decode()
         for path in sorted((tmp_path / "shards/data/shards").glob("*.dropped.tsv.gz"))
     ]
-    by_line = sorted(
-        (whole_folder / "train.dropped.tsv").read_text().splitlines(), key=lambda row: int(row.split("\t")[0])
-    )
-    assert "".join(lists).splitlines() == by_line
+    assert "".join(lists) == (whole_folder / "train.dropped.tsv").read_text()
 
 
-def dev_files(names):
-    ((src, tgt),) = training_files(names, src="en", tgt="de")
-    return src, tgt
+def test_one_shard_is_the_same_by_however_many_workers_it_is_made(tmp_path, text, tokenizer, monkeypatch):
+    """Several make it in parts, which are joined."""
+    data = settings(*text, shard_pairs=None, drop_duplicates=True)
+    files, lines = {}, {}
+    for name, pairs, workforce in (
+        ("one", 10**6, Workforce()),
+        ("parts", 70, Workforce(threads=1)),
+        ("processes", 70, Workforce(cluster="local", n_workers=2, threads=1)),
+    ):
+        monkeypatch.setattr(job, "SHARD_PAIRS", pairs)
+        lines[name] = list[str]()
+        prepared(data, tmp_path / name, given=tokenizer, workforce=workforce, lines=lines[name])
+        folder = tmp_path / name / "data"
+        files[name] = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+        plan = files[name].pop("shards/plan.json")
+        assert json.loads(plan)["joined"] and "train/src.bin" in files[name]
+        assert not [path for path in files[name] if path.startswith("shards/shard")]
+    assert files["one"] == files["parts"] == files["processes"]
+    assert [line.replace("parts", "one") for line in lines["parts"]] == lines["one"]
 
 
 def test_formats_folders_and_patterns_give_the_same_shards(tmp_path, pairs, text, tokenizer):
@@ -205,9 +215,17 @@ def test_lines_that_cannot_be_read_are_left_out_and_listed(tmp_path, text, token
     corpus = prepared(settings([src, tgt], dev), tmp_path / "run", given=tokenizer, lines=said).train
     assert "1 that cannot be read" in " ".join(said) and 8 not in corpus.shard(0).lines
     listed = gzip.decompress((tmp_path / "run/data/shards/shard-00000.dropped.tsv.gz").read_bytes()).decode()
-    assert (
-        f"8\tthat cannot be read: byte 4 (0xf6) is not UTF-8\t{src}" in listed
-    )
+    assert f"8\tthat cannot be read: byte 4 (0xf6) is not UTF-8\t{src}" in listed
+    one = prepared(settings([src, tgt], dev, shard_pairs=None), tmp_path / "one", given=tokenizer).train
+    assert one.lines.tolist() == [line for n in range(corpus.n_shards) for line in corpus.shard(n).lines]
+
+    for place in range(0, 30):
+        lines[place] = b"sch\xf6n"
+    Path(src).write_bytes(b"\n".join(lines))
+    for shard_pairs in (50, None):
+        changed = settings([src, tgt], dev, shard_pairs=shard_pairs)
+        with pytest.raises(HeedError, match=r"train\.en: 30 of 240 lines cannot be read, .* \(first: line 1: byte 4"):
+            prepared(changed, tmp_path / f"bad-{shard_pairs}")
 
 
 def test_a_damaged_shard_is_made_again_alone(tmp_path, text, tokenizer):
@@ -255,30 +273,6 @@ def test_sides_that_do_not_fit_are_refused(tmp_path, text, content, message):
     tgt = str(tmp_path / "missing.de") if content is None else write_lines(tmp_path / "short.de", content)
     with pytest.raises(HeedError, match=message):
         prepared(settings([src, tgt], dev), tmp_path / "run")
-
-
-def test_small_text_is_prepared_whole_unless_its_format_or_a_setting_asks_for_shards(tmp_path, text):
-    train, dev = text
-    files = TextFiles(train=training_files(train, src="en", tgt="de"), dev=dev_files(dev))
-    data = settings(train, dev, shard_pairs=None)
-    assert not is_in_shards(files, data, folder=tmp_path / "data")
-    assert is_in_shards(files, settings(train, dev), folder=tmp_path / "data")
-    (tmp_path / "pairs.tsv").write_text("a\tb\n")
-    tabs = TextFiles(train=training_files([str(tmp_path / "pairs.tsv")], src="en", tgt="de"), dev=dev_files(dev))
-    assert is_in_shards(tabs, data, folder=tmp_path / "data")
-    with pytest.raises(HeedError, match=r"pairs.tsv is read in shards only, but data.tgt_symbols is true"):
-        is_in_shards(tabs, data.model_copy(update={"tgt_symbols": True}), folder=tmp_path / "data")
-
-    (tmp_path / "begun" / "shards").mkdir(parents=True)
-    (tmp_path / "begun" / "shards" / "plan.json").write_text("{}")
-    assert is_in_shards(files, data, folder=tmp_path / "begun")
-    with pytest.raises(HeedError, match=r"begun: was begun in shards, but data\.tgt_symbols is true"):
-        is_in_shards(files, data.model_copy(update={"tgt_symbols": True}), folder=tmp_path / "begun")
-
-    # A run stays as it was begun.
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "tokenizer.json").write_text("{}")
-    assert not is_in_shards(files, settings(train, dev), folder=tmp_path / "data")
 
 
 def test_files_of_a_folder_or_a_pattern_that_do_not_fit_are_named(tmp_path):

@@ -212,7 +212,7 @@ def average(
             raise HeedError(f"{option} is for --last best, which reads the dev set; leave it out.")
     import_torch()
     from heed.data.corpora.download import Corpora
-    from heed.data.preparation.whole import write_dev
+    from heed.data.preparation.job import write_dev
     from heed.runs.average import average_best, average_run
     from heed.runs.recipe import read_recipe
     from heed.runs.tasks.task import task_of
@@ -229,7 +229,7 @@ def average(
             return
         corpora, task = Corpora(directory or Path("corpora"), mirror, say), task_of(recipe)
         files = task.text_files(run, corpora)
-        write_dev(files, report=say)
+        write_dev(files, recipe.data.column_names, report=say)
         folder, _ = average_best(run, task, files.dev, settings=recipe.training, out=out, report=say)
         show(folder)
 

@@ -13,7 +13,7 @@ from pydantic import Field
 from heed.apps.paper.result_page import Page, command, plain, prose
 from heed.config import Settings, merged, read_toml, toml_text, validated
 from heed.data.corpora.download import Corpora
-from heed.data.preparation.whole import prepare
+from heed.data.preparation.job import prepare
 from heed.errors import HeedError
 from heed.model.architecture import Architecture
 from heed.model.cost import n_parameters

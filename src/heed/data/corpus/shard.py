@@ -6,9 +6,10 @@ They are not memory-mapped: a process that touches a mapped page of a file that 
 
 import hashlib
 import os
+import shutil
 import weakref
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import chain, islice
 from pathlib import Path
@@ -281,14 +282,44 @@ def write_corpus(
                 for i, (side, file) in enumerate(zip(SIDES, (src_file, tgt_file), strict=True)):
                     lengths[side].extend(len(pair[i]) for pair in chunk)
                     np.fromiter(chain.from_iterable(pair[i] for pair in chunk), dtype=dtype).tofile(file)
-        facts: dict[str, Any] = {"dtype": dtype.name, "n_pairs": len(lengths["src"])}
-        for side in SIDES:
-            offsets = np.concatenate([[0], np.cumsum(lengths[side], dtype=np.int64)]).astype(np.int64)
-            np.save(temporary / f"{side}.offsets.npy", offsets, allow_pickle=False)
-            facts[f"n_{side}_tokens"] = int(offsets[-1])
+        offsets = {
+            side: np.concatenate([[0], np.cumsum(of_side, dtype=np.int64)]).astype(np.int64)
+            for side, of_side in lengths.items()
+        }
         numbers = np.arange(1, len(lengths["src"]) + 1) if lines is None else np.asarray(lines)
-        smallest = np.uint32 if numbers.max(initial=0) < 2**32 else np.uint64
-        np.save(temporary / "lines.npy", numbers.astype(smallest), allow_pickle=False)
-        write_json(temporary / "corpus.json", facts | ({"texts": list(texts)} if texts else {}))
-        seal(temporary)
+        _write_places(temporary, offsets, numbers, dtype, texts)
     return ParallelCorpus(folder, vocab_size=vocab_size, src_vocab_size=src_vocab_size)
+
+
+def join_shards(
+    folder: Path, shards: Sequence[Path], texts: Texts, *, vocab_size: int, src_vocab_size: int | None = None
+) -> ParallelCorpus:
+    """The corpus of several whose pairs follow each other; the folder appears whole or not at all."""
+    dtype = np.dtype(read_json(shards[0] / "corpus.json")["dtype"])
+    with whole_folder(folder) as temporary:
+        for side in SIDES:
+            with (temporary / f"{side}.bin").open("wb") as out:
+                for shard in shards:
+                    with (shard / f"{side}.bin").open("rb") as file:
+                        shutil.copyfileobj(file, out, CHUNK_NUMBERS)
+        offsets = {side: [np.zeros(1, np.int64)] for side in SIDES}
+        for shard in shards:
+            for side, of_side in offsets.items():
+                of_side.append(_array(shard / f"{side}.offsets.npy")[1:] + of_side[-1][-1:])
+        lines = np.concatenate([_array(shard / "lines.npy") for shard in shards])
+        _write_places(temporary, {side: np.concatenate(of) for side, of in offsets.items()}, lines, dtype, texts)
+    return ParallelCorpus(folder, vocab_size=vocab_size, src_vocab_size=src_vocab_size)
+
+
+def _write_places(
+    folder: Path, offsets: Mapping[str, NDArray[np.int64]], lines: NDArray[Any], dtype: np.dtype, texts: Texts
+) -> None:
+    """Writes the files of a corpus other than its ids, its manifest last."""
+    facts: dict[str, Any] = {"dtype": dtype.name, "n_pairs": len(lines)}
+    for side, of_side in offsets.items():
+        np.save(folder / f"{side}.offsets.npy", of_side, allow_pickle=False)
+        facts[f"n_{side}_tokens"] = int(of_side[-1])
+    smallest = np.uint32 if lines.max(initial=0) < 2**32 else np.uint64
+    np.save(folder / "lines.npy", lines.astype(smallest), allow_pickle=False)
+    write_json(folder / "corpus.json", facts | ({"texts": list(texts)} if texts else {}))
+    seal(folder)

@@ -169,7 +169,9 @@ class ShardedCorpus:
         return found
 
 
-def write_index(folder: Path, names: Sequence[str], said: Sequence[Mapping[str, Any]], texts: Texts) -> None:
+def write_index(
+    folder: Path, names: Sequence[str], said: Sequence[Mapping[str, Any]], texts: Texts, parts: Sequence[int]
+) -> None:
     """Writes the index of the shards of these names. said: what the sidecar of each says. texts: of a plan."""
     lengths = np.empty((0, 4), np.int64)
     counts: Any = 0
@@ -182,6 +184,7 @@ def write_index(folder: Path, names: Sequence[str], said: Sequence[Mapping[str, 
         "longest": [one["longest"] for one in said],
         "manifests": [one["manifest"] for one in said],
         "texts": [list(text) for text in texts],
+        "parts": list(parts),
     }
     with whole_folder(folder / INDEX) as temporary:
         # One line: 100,000 shards have as many entries in each list.

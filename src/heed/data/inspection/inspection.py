@@ -15,8 +15,8 @@ from heed.data.inspection.pair_faults import faults
 from heed.data.inspection.repetitions import Repetitions
 from heed.data.inspection.sides import Order, Pair, Sides
 from heed.data.reading.dev_split import HeldOut
-from heed.data.reading.files import refuse_shards_only
-from heed.data.reading.pairs import FilePair, read_pairs
+from heed.data.reading.lines import LineFault
+from heed.data.reading.pairs import UNREADABLE, FilePair, TrainingText, read_pairs
 from heed.data.reading.text_files import TextFiles
 from heed.data.settings import DataSettings
 from heed.runtime.progress import counted
@@ -232,10 +232,24 @@ def inspect_text(
     tokenizer: of the model that training starts from; None if a vocabulary will be learned. HeedError if the text
     cannot be read.
     """
-    refuse_shards_only(files.train, "heed data check")
+    text = TrainingText(files.train, data.column_names)
     spectra = {name: Spectrum(text) for name, text in _texts(files).items()}
     samples = {name: Sample() for name in spectra}
     suspicions, held_out = Suspicions(), HeldOut()
+
+    def unreadable(source: int, row: int, fault: LineFault) -> None:
+        place = Place(files.train[source], row + 1)
+        suspicions.add(f"line {UNREADABLE}", place, (str(fault), ""), side=0)
+
+    def training_pairs() -> Iterator[Placed]:
+        for source, row, pair in text.pairs(on_fault=unreadable):
+            if not held_out.has(source, *pair):
+                yield Place(files.train[source], row + 1), pair
+
+    def given_pairs() -> Iterator[Placed]:
+        for source, row, pair in text.pairs(files.n_given):
+            yield Place(files.train[source], row + 1), pair
+
     lines_of_sets = {name: array("L") for name in files.evaluation_sets}
 
     def observed(name: str, placed: Iterator[Placed]) -> Iterator[Pair]:
@@ -254,8 +268,11 @@ def inspect_text(
                 held_out.add(*pair)
             yield from observed(name, iter([(place, pair)]))
 
-    repetitions = Repetitions({name: observed_set(name, placed) for name, placed in _evaluation_sets(files).items()})
-    for pair in counted(observed("train", _training_pairs(files, held_out)), "Reading training text", unit="pairs"):
+    sets = {name: _placed(pair) for name, pair in files.evaluation_sets.items()}
+    if files.dev_split:
+        sets["dev"] = files.dev_split.pairs(given_pairs, name=files.name_of_given)
+    repetitions = Repetitions({name: observed_set(name, placed) for name, placed in sets.items()})
+    for pair in counted(observed("train", training_pairs()), "Reading training text", unit="pairs"):
         repetitions.add(*pair)
 
     sample = samples.pop("train")
@@ -278,20 +295,9 @@ def inspect_text(
         "suspicious": dict(suspicions.counts.most_common()),
         "suspicious_lines": [vars(line) for line in lines],
     }
-    remarks = [*_remarks_on_files(files, data, spectra), *repetitions.remarks(src=data.src, tgt=data.tgt)]
+    remarks = [*_remarks_on_files(files, data, spectra), *repetitions.counts().remarks(src=data.src, tgt=data.tgt)]
     remarks += [f"{name}: its sides seem to be exchanged, compared with those of train." for name in exchanged]
     return Inspection(result, remarks, lines)
-
-
-def _evaluation_sets(files: TextFiles) -> dict[str, Iterator[Placed]]:
-    """dev and the tests, dev as it will be split off if it has no files."""
-
-    def split_off() -> Iterator[Placed]:
-        assert files.dev_split is not None
-        return ((Place(files.train[0], line), pair) for line, pair in files.dev_split.pairs(files.train[0]))
-
-    sets = {name: _placed(pair) for name, pair in files.evaluation_sets.items()}
-    return sets | {"dev": split_off()} if files.dev_split else sets
 
 
 def _placed(files: FilePair) -> Iterator[Placed]:
@@ -301,14 +307,9 @@ def _placed(files: FilePair) -> Iterator[Placed]:
 def _texts(files: TextFiles) -> dict[str, list[FilePair]]:
     """The files of each set; those of train also have dev if that is split off."""
     sets = {name: [pair] for name, pair in files.evaluation_sets.items()}
-    return {"train": list(files.train)} | sets | ({"dev": list(files.train[:1])} if files.dev_split else {})
-
-
-def _training_pairs(files: TextFiles, held_out: HeldOut) -> Iterator[Placed]:
-    for number, pair_of_files in enumerate(files.train):
-        for place, pair in _placed(pair_of_files):
-            if not held_out.has(*pair, either_side=number > 0):
-                yield place, pair
+    return (
+        {"train": list(files.train)} | sets | ({"dev": list(files.train[: files.n_given])} if files.dev_split else {})
+    )
 
 
 def _orders(sides: Sides | None, sample: Sample, suspicions: Suspicions) -> dict[str, int]:

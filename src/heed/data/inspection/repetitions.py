@@ -1,8 +1,10 @@
 """Text that occurs twice where it should not: copies of pairs, sources as their own translations, dev in training."""
 
 from array import array
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +15,8 @@ from heed.text.line_rules import is_blank
 # Transformer several BLEU. Web corpora have more copies than that of pairs, which does no harm by itself.
 UNTRANSLATED_SHARE, COPIED_SHARE = 0.02, 0.1
 IN_TRAINING_SHARE = 0.01  # of the pairs of dev, or of a test set
+MOST_HASHES = 2**24  # that are compared at once
+OF_SOURCES = "/src"  # after the name of a set, which has no slash: what shards say of its sources
 
 
 @dataclass(frozen=True)
@@ -73,24 +77,66 @@ class Repetitions:
             overlaps[name] = Overlap(len(is_pair), int(is_pair.sum()), int(is_source.sum()), first)
         return overlaps
 
+    def counts(self) -> "RepetitionCounts":
+        """What has been counted so far."""
+        return RepetitionCounts(len(self), self.n_untranslated, self.n_copies, self.overlaps())
+
+
+@dataclass(frozen=True)
+class RepetitionCounts:
+    """Repetitions in training pairs. estimated: whether n_copies is estimated from some of the pairs."""
+
+    n_pairs: int
+    n_untranslated: int
+    n_copies: int
+    overlaps: Mapping[str, Overlap]
+    estimated: bool = False
+
     def remarks(self, *, src: str, tgt: str) -> Iterator[str]:
         """Remarks for the user, three lines at most. src, tgt: the languages."""
         overlaps = {
-            name: found for name, found in self.overlaps().items() if found.n_pairs >= IN_TRAINING_SHARE * found.n_lines
+            name: found
+            for name, found in self.overlaps.items()
+            if found.n_pairs and found.n_pairs >= IN_TRAINING_SHARE * found.n_lines
         }
-        if overlaps := {name: found for name, found in overlaps.items() if found.n_pairs}:
+        if overlaps:
             worst = max(overlaps, key=lambda name: overlaps[name].n_pairs / overlaps[name].n_lines)
             others = f" (so are pairs of {', '.join(name for name in overlaps if name != worst)})" * (len(overlaps) > 1)
             yield f"{worst}: {overlaps[worst]}{others}; scores on them will be too high."
-        if src != tgt and self.n_untranslated > UNTRANSLATED_SHARE * len(self):
-            share = self.n_untranslated / len(self)
+        if src != tgt and self.n_untranslated > UNTRANSLATED_SHARE * self.n_pairs:
+            share = self.n_untranslated / self.n_pairs
             yield (
                 f"in {self.n_untranslated:,} training pairs ({share:.1%}) the target is a copy of the source; "
                 "the model may learn to copy."
             )
-        if (n_copies := self.n_copies) > COPIED_SHARE * len(self):
-            share = n_copies / len(self)
-            yield f"{n_copies:,} training pairs ({share:.1%}) are copies of others."
+        if self.n_copies > COPIED_SHARE * self.n_pairs:
+            about, share = "about " * self.estimated, self.n_copies / self.n_pairs
+            yield f"{about}{self.n_copies:,} training pairs ({share:.1%}) are copies of others."
+
+
+def repetitions_of_shards(
+    hashes: Iterable[Path], said: Sequence[Mapping[str, Any]], sizes: Mapping[str, int], *, share: int
+) -> RepetitionCounts:
+    """What shards say together. hashes: of each, the file of the lowest 1 / `share` of its pairs' hashes, in order.
+
+    said: their sidecars. sizes: the pairs of dev and of each test set.
+    """
+    overlaps = {}
+    for name, n_lines in sizes.items():
+        pairs, sources = (
+            {place for one in said for place in one["overlaps"].get(key, ())} for key in (name, name + OF_SOURCES)
+        )
+        first = min(pairs or sources, default=None)
+        overlaps[name] = Overlap(n_lines, len(pairs), len(sources - pairs), first)
+    n_pairs, n_untranslated = (sum(one[name] for one in said) for name in ("counted", "untranslated"))
+    of_shards = [np.load(path, mmap_mode="r", allow_pickle=False) for path in hashes]
+    # Of more than fit into memory, the lowest tell enough.
+    while sum(map(len, of_shards)) > MOST_HASHES:
+        share *= 2
+        of_shards = [of[: np.searchsorted(of, np.uint64(2**64 // share))] for of in of_shards]
+    ordered = np.sort(np.concatenate(of_shards))
+    n_copies = share * int((ordered[1:] == ordered[:-1]).sum())
+    return RepetitionCounts(n_pairs, n_untranslated, n_copies, overlaps, estimated=share > 1)
 
 
 def _hashes(pairs: Iterable[tuple[str, str]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

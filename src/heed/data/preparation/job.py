@@ -1,54 +1,60 @@
-"""A corpus in shards, from its text to its index: plan, dev, tokenizer, the workers' jobs, what is said at the end."""
+"""The preparation of a corpus: its plan, dev, vocabulary, the workers' shards, and what is said at the end."""
 
+import gzip
 import os
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from heed.data.corpus.shard import SIDES, ParallelCorpus
+from heed.data.corpus.shard import ParallelCorpus, TrainingCorpus, join_shards, write_corpus
 from heed.data.corpus.sharded import INDEX, ShardedCorpus, write_index
-from heed.data.inspection.repetitions import IN_TRAINING_SHARE, UNTRANSLATED_SHARE
-from heed.data.preparation.plan import ShardPlan, ShardSettings, make_plan, read_plan, write_plan
-from heed.data.preparation.rules import PairFilter
-from heed.data.preparation.shard import COPIES, TOKENIZER, ShardLoading, finished, shard_key
-from heed.data.preparation.whole import (
-    SHARE_TO_WARN_OF,
-    SIDE_NAMES,
+from heed.data.inspection.repetitions import repetitions_of_shards
+from heed.data.preparation.encoding import Encoder, Tally, check_unknown, merged_unknown
+from heed.data.preparation.plan import (
+    SHARD_PAIRS,
     SOURCES,
-    Prepared,
+    ShardPlan,
+    ShardSettings,
     compare_sources,
-    given_or_kept_tokenizer,
-    learn_tokenizer,
-    prepare,
-    refuse_empty,
-    write_dev,
-    write_split,
+    make_plan,
+    read_plan,
+    record_sources,
+    write_plan,
 )
+from heed.data.preparation.rules import PairFilter
+from heed.data.preparation.shard import COPIES, ShardLoading, finished, shard_key, share_of_hashes
+from heed.data.preparation.vocabulary import TOKENIZER, given_or_kept_tokenizer, learn_tokenizer
 from heed.data.reading.dev_split import HeldOut
-from heed.data.reading.files import needs_shards
-from heed.data.reading.pairs import PairReader, count_pairs, read_pairs, source_of
+from heed.data.reading.lines import refuse_faulty
+from heed.data.reading.pairs import Pair, TrainingText, count_pairs, read_pairs, source_of
 from heed.data.reading.text_files import TextFiles
 from heed.data.settings import DataSettings
 from heed.errors import HeedError
 from heed.leases.crews import Crew, Processes, RayActors, ThisProcess, check_address
 from heed.leases.driver import Driver, Outcome
 from heed.leases.inputs import PLAN, counted
-from heed.leases.storage import open_file, unpacked
 from heed.runtime.cores import n_cores
 from heed.runtime.files import remove_unfinished, whole_file
-from heed.runtime.json_files import MAX_LIST_BYTES, read_json, write_json
+from heed.runtime.json_files import read_json, write_json
 from heed.text.tokenizer import TokenizerSettings
 from heed.text.tokenizer_kinds import AnyTokenizer, load_tokenizer
 
-SHARDS = "shards"  # the folder of shards, in RUN/data
-MOST_WHOLE = 10_000_000  # pairs of a corpus that is prepared whole
-SHARD_PAIRS = 1_000_000
+SHARDS, TRAIN, DEV = "shards", "train", "dev"  # folders in RUN/data
 
 Report = Callable[[str], None]
-Pair = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """The prepared text: a tokenizer, and the ids of train and dev."""
+
+    tokenizer: AnyTokenizer
+    train: TrainingCorpus
+    dev: ParallelCorpus
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,48 +70,7 @@ class Workforce:
     share: tuple[int, int] = (1, 1)
 
 
-def is_in_shards(files: TextFiles, data: DataSettings, *, folder: Path) -> bool:
-    """Whether a run's text is prepared in shards, as it was begun; else by its number of pairs, formats and settings.
-
-    HeedError if it must be and a setting does not allow it.
-    """
-    begun = (folder / SHARDS / PLAN).exists()
-    if not begun and (folder / TOKENIZER).exists():
-        return False
-    unread = next((pair[0] for pair in files.train if needs_shards(pair)), None)
-    obstacle = "data.tgt_symbols is true: a corpus in shards has no target symbols" if data.tgt_symbols else ""
-    if data.mix:
-        obstacle = "data.mix is given: a corpus in shards has no parts"
-    if begun and obstacle:
-        raise HeedError(f"{folder}: was begun in shards, but {obstacle}; leave that out, or use another --run.")
-    if begun:
-        return True
-    if (data.shard_pairs or unread) and obstacle:
-        why = "data.shard_pairs is set" if data.shard_pairs else f"{unread} is read in shards only"
-        raise HeedError(f"{why}, but {obstacle}; leave one of them out.")
-    if obstacle:
-        return False
-    return bool(data.shard_pairs or unread) or _n_pairs_exceed(files, MOST_WHOLE)
-
-
-def _n_pairs_exceed(files: TextFiles, most: int) -> bool:
-    """Whether there are more pairs; text that is too short for that is not read."""
-    packed = any(pair[0].suffix == ".gz" for pair in files.train)
-    if not packed and sum(pair[0].stat().st_size for pair in files.train if pair[0].is_file()) <= most:
-        return False
-    n_lines = 0
-    for src, _ in files.train:
-        if not src.is_file():
-            raise HeedError(f"{src}: no such file.")
-        with open_file(str(src)) as file:
-            for piece in unpacked(file, str(src)):
-                n_lines += piece.count(b"\n")
-                if n_lines > most:
-                    return True
-    return False
-
-
-def prepare_corpus(
+def prepare(
     files: TextFiles,
     data: DataSettings,
     tokenizer: TokenizerSettings,
@@ -114,18 +79,36 @@ def prepare_corpus(
     report: Report,
     given: AnyTokenizer | None = None,
 ) -> Prepared:
-    """As `prepare`, whole or in shards; in this process, with all threads."""
-    if not is_in_shards(files, data, folder=folder):
-        return prepare(files, data, tokenizer, folder=folder, report=report, given=given)
-    preparation = ShardPreparation(files, data, tokenizer, folder=folder, report=report, given=given)
+    """Learns the vocabulary and encodes train and dev into `folder`, RUN/data; what is there already is kept.
+
+    Before that, dev is written if it is split off the training text. Remarks on the text are reported. given: a
+    tokenizer to use instead of learning one. HeedError if the folder was prepared with another. Memory does not grow
+    with the corpus.
+    """
+    preparation = Preparation(files, data, tokenizer, folder=folder, report=report, given=given)
     preparation.begin()
-    if not (folder / SHARDS / INDEX).exists():
-        report("Preparing in shards in this process; heed prepare RECIPE --workers N shares the work.")
     preparation.work(Workforce())
     return preparation.finish()
 
 
-class ShardPreparation:
+def begun_before_plans(folder: Path) -> bool:
+    """Whether an earlier version has begun to prepare text in RUN/data as one shard, which had no plan then."""
+    return (folder / TOKENIZER).exists() and not (folder / SHARDS / PLAN).exists()
+
+
+def write_dev(files: TextFiles, columns: tuple[str, str], *, report: Report) -> None:
+    """Writes dev again if it is split off the training text and not there. HeedError if the text is too small."""
+    if files.dev_split is not None and not all(side.exists() for side in files.dev):
+        _split_off(files, TrainingText(files.train[: files.n_given], columns), report)
+
+
+def _split_off(files: TextFiles, text: TrainingText, report: Report) -> None:
+    assert files.dev_split is not None
+    given = partial(text.placed, files.n_given)
+    files.dev_split.write(given, files.dev, name=files.name_of_given, report=report)
+
+
+class Preparation:
     """The preparation of a run's text in RUN/data. Begin and finish it alone in the folder; many may work between."""
 
     def __init__(
@@ -142,7 +125,7 @@ class ShardPreparation:
         self._files, self._data, self._settings = files, data, tokenizer
         self._folder, self._report, self._given = folder, report, given
         self._shards = folder / SHARDS
-        self._plan: ShardPlan | None = None
+        self._plan: ShardPlan | None = None  # none for what an earlier version has prepared as one shard
 
     @property
     def plan(self) -> ShardPlan:
@@ -150,49 +133,69 @@ class ShardPreparation:
         assert self._plan is not None
         return self._plan
 
+    @property
+    def is_done(self) -> bool:
+        """Whether all shards are there, and joined if they are to be one."""
+        if self._plan is not None and not self._plan.joined:
+            return (self._shards / INDEX).exists()
+        return (self._folder / TRAIN).is_dir() and (self._folder / f"{TRAIN}.report.json").exists()
+
     def begin(self) -> None:
         """Plans the shards, splits off dev and learns the vocabulary; what is there already is kept.
 
         HeedError if the text has changed since, or if a setting or a file does not fit.
         """
-        files, folder = self._files, self._folder
+        files, data, folder = self._files, self._data, self._folder
         remove_unfinished(folder)
-        for pair in self._files.evaluation_sets.values():
-            for side in () if files.dev_split and pair == files.dev else pair:
-                if not side.is_file():
-                    raise HeedError(f"{side}: no such file.")
-        # The training files are compared with the plan; the others as those of any run.
-        others = replace(files, train=())
-        compare_sources(others, folder / SOURCES, binding=(folder / TOKENIZER).exists())
-        PairFilter(self._data)  # languages that cannot be told show now, not in every worker
-        self._plan = self._agreed_plan()
-        _record_sources(self._plan, folder / SOURCES)
+        PairFilter(data)  # languages that cannot be told show now, not in every worker
+        begun, earlier = (folder / TOKENIZER).exists(), begun_before_plans(folder)
+        # The training files are compared with the plan, if there is one; the others as those of any run.
+        compare_sources(files if earlier else replace(files, train=()), folder / SOURCES, binding=begun)
+        if not (earlier and self.is_done):
+            self._plan = self._agreed_plan(joined=True if earlier else None)
+            record_sources(self._plan, folder / SOURCES)
 
         # Dev first, since the vocabulary must not be learned from it.
-        read = self._given_pairs
-        write_dev(files, report=self._report, anew=not (folder / TOKENIZER).exists(), read=lambda _: read())
-        if not (folder / TOKENIZER).exists():
+        if files.dev_split is not None and not (begun and all(side.exists() for side in files.dev)):
+            _split_off(files, self._text, self._report)
+        if not begun:
             for pair in files.evaluation_sets.values():  # small: their faults show before the long work
                 count_pairs(pair)
             if self._given is None:
-                learn_tokenizer(self._sample, self._settings, folder / TOKENIZER, False, self._report)
+                learn_tokenizer(
+                    self._pairs_to_learn,
+                    self._settings,
+                    folder / TOKENIZER,
+                    n_pairs=self.plan.n_pairs,
+                    tgt_symbols=data.tgt_symbols,
+                    report=self._report,
+                )
             else:
                 self._given.save(folder / TOKENIZER)
         tokenizer = given_or_kept_tokenizer(folder, self._given)
-        if not ((folder / "dev.report.json").exists() and (folder / "dev").is_dir()):
-            write_split(folder, "dev", (files.dev,), tokenizer, self._data, self._report)
+        if data.tgt_symbols and not tokenizer.symbols:
+            raise HeedError(
+                "data.tgt_symbols is true, but the vocabulary of training.start_from has no target symbols."
+            )
+        if not ((folder / f"{DEV}.report.json").exists() and (folder / DEV).is_dir()):
+            self._encode_dev(tokenizer)
 
-    def _agreed_plan(self) -> ShardPlan:
+    def _agreed_plan(self, *, joined: bool | None) -> ShardPlan:
         """The plan of before, or a new one."""
-        names = [[os.path.abspath(name) for name in source_of(pair)] for pair in self._files.train]
+        names = [list(map(os.path.abspath, source_of(pair))) for pair in self._files.train]
         found, settings = read_plan(self._shards), self._shard_settings()
         begun = (self._folder / TOKENIZER).exists()
-        if found is None or (not begun and (found.names != names or found.settings != settings)):
-            plan = make_plan(names, self._files.n_given, settings)
+        is_another = found is not None and (found.names != names or found.settings != settings)
+        if found is None or (not begun and (is_another or found.changed_file())):
+            if self._data.mix:
+                joined = True
+            elif self._data.shard_pairs is not None and not joined:
+                joined = False
+            plan = make_plan(names, self._files.n_given, settings, joined=joined)
             write_plan(self._shards, plan)
-            self._report(
-                f"{plan.n_pairs:,} pairs of {counted(len(names), 'source')} in {counted(len(plan.shards), 'shard')}."
-            )
+            if not plan.joined:
+                n_sources, n_shards = counted(len(names), "source"), counted(len(plan.shards), "shard")
+                self._report(f"{plan.n_pairs:,} pairs of {n_sources} in {n_shards}.")
             return plan
         if list(map(len, names)) != list(map(len, found.names)):
             raise HeedError(
@@ -205,7 +208,10 @@ class ShardPreparation:
             for of, now in zip(found.sources, names, strict=True)
         )
         plan = replace(found, sources=sources, settings=settings)
-        plan.check_inputs()
+        if changed := plan.changed_file():
+            raise HeedError(
+                f"{changed}: changed since this run prepared it; restore the old text, or use another --run."
+            )
         if plan != found:
             write_plan(self._shards, plan)
         return plan
@@ -226,34 +232,68 @@ class ShardPreparation:
             sets={
                 name: (os.path.abspath(src), os.path.abspath(tgt)) for name, (src, tgt) in files.evaluation_sets.items()
             },
+            either_side=files.holds_out_sides,
+            tgt_symbols=data.tgt_symbols,
+            tags=tuple(files.tags) if any(files.tags) else (),
+            parts=tuple(part.n_files for part in files.parts),
         )
 
-    def _given_pairs(self, most: int | None = None) -> Iterator[Pair]:
-        """The pairs of the corpus that can be read, those added left out; of each shard the first `most`, or all."""
-        plan = self.plan
-        reader = PairReader(plan.names, plan.settings.columns)
-        for shard in plan.shards:
-            left = most if most is not None else plan.n_pairs
-            for rows in shard:
-                if rows.source < plan.n_given or most is not None:
-                    rows = rows._replace(rows=min(rows.rows, left))
-                    left -= rows.rows
-                    yield from (pair for _, _, pair in reader.read_good([rows]))
-        reader.close()
+    @property
+    def _rows(self) -> list[int]:
+        return [files[0].rows for files in self.plan.sources]
 
-    def _sample(self) -> Iterator[Pair]:
-        """Pairs to learn the vocabulary from: the first of each shard, equally many, those of dev left out."""
-        held_out = HeldOut(read_pairs(self._files.dev)) if self._files.dev_split else None
-        for src, tgt in self._given_pairs(max(1, self._settings.sample_pairs // len(self.plan.shards))):
-            if held_out is None or not held_out.has(src, tgt, either_side=False):
-                yield src, tgt
+    @property
+    def _text(self) -> TrainingText:
+        return TrainingText(self._files.train, self._data.column_names, rows=self._rows)
+
+    def _pairs_to_learn(self) -> Iterator[Pair]:
+        """Those that are not held out, their sources with the tags of a mix."""
+        files = self._files
+        dev = read_pairs(files.dev) if files.dev_split else ()
+        held_out = HeldOut(dev, sides_from=self.plan.sides_held_out_from)
+        for source, _, (src, tgt) in self._text.pairs():
+            if not held_out.has(source, src, tgt):
+                tag = files.tags[source]
+                yield f"{tag} {src}" if tag else src, tgt
+
+    def _encode_dev(self, tokenizer: AnyTokenizer) -> None:
+        """Encodes dev; what is left out is listed, counted and reported."""
+        files, data, folder = self._files, self._data, self._folder
+        texts = [(str(files.dev[0]), count_pairs(files.dev))]
+        tally = Tally(texts, tokenizer.special.unk)
+        encoder = Encoder(tokenizer, max_tokens=data.max_tokens, max_ratio=data.max_ratio, training=False)
+        numbered = ((line, 0, pair) for line, pair in enumerate(read_pairs(files.dev), start=1))
+
+        def checked() -> Iterator[tuple[list[int], list[int]]]:
+            yield from encoder.encode(numbered, tally)
+            warnings.extend(check_unknown(tally.unknown(), texts, name=DEV, most=data.max_unknown))
+
+        warnings: list[str] = []
+        sizes: dict[str, Any] = {"vocab_size": len(tokenizer), "src_vocab_size": tokenizer.src_vocab_size}
+        corpus = write_corpus(folder / DEV, checked(), **sizes, lines=tally.lines, texts=texts)
+        listed = folder / f"{DEV}.dropped.tsv"
+        tally.write_left_out(listed)
+        src_tokens, tgt_tokens = (int(lengths.sum()) for lengths in corpus.lengths)
+        summary = {"kept": len(corpus), "src_tokens": src_tokens, "tgt_tokens": tgt_tokens, "dropped": tally.dropped}
+        self._summarise(DEV, summary, listed=str(listed))
+        for line in warnings:
+            self._report(line)
+
+    def _summarise(self, name: str, summary: dict[str, Any], *, listed: str) -> None:
+        """Writes the report of a set, and says it. listed: where the lines are named that are left out."""
+        with whole_file(self._folder / f"{name}.report.json") as temporary:
+            write_json(temporary, summary)
+        reasons = "; ".join(f"{count:,} {reason}" for reason, count in summary["dropped"].items())
+        left_out = f"; left out: {reasons} (listed in {listed})" if reasons else ""
+        n_tokens = f"{summary['src_tokens']:,} + {summary['tgt_tokens']:,} tokens"
+        self._report(f"{name}: {summary['kept']:,} pairs, {n_tokens}{left_out}.")
 
     def work(self, workforce: Workforce) -> bool:
         """Does the jobs of a share that are not done yet; whether those of all shares are done now.
 
         HeedError names jobs that failed.
         """
-        if (self._shards / INDEX).exists():
+        if self.is_done:
             return True
         if workforce.cluster != "none":
             check_address(workforce.cluster)
@@ -278,6 +318,12 @@ class ShardPreparation:
 
     def _drive(self, todo: list[int], n_jobs: int, workforce: Workforce) -> None:
         plan, report = self.plan, self._report
+        if plan.joined and workforce.cluster == "none":
+            worker = ShardLoading(str(self._shards), workforce.threads or n_cores()).make()
+            for part in todo:
+                worker.make(part)
+            worker.close()
+            return
         kind = plan.job(todo[0]).kind
         doing = {"hashes": "Hashing", "copies": "Comparing hashes of", "shard": "Encoding"}[kind]
         there = f", {n_jobs - len(todo):,} are there" if n_jobs > len(todo) and workforce.share[1] == 1 else ""
@@ -301,73 +347,91 @@ class ShardPreparation:
             )
 
     def finish(self) -> Prepared:
-        """Writes the index of all shards, reports what was left out, and opens the corpus."""
+        """Joins the shards or writes their index, reports what was left out, and opens the corpus."""
         tokenizer = load_tokenizer(self._folder / TOKENIZER)
         sizes: dict[str, Any] = {"vocab_size": len(tokenizer), "src_vocab_size": tokenizer.src_vocab_size}
-        if not (self._shards / INDEX).exists():
-            self._write_index()
-            shutil.rmtree(self._shards / COPIES, ignore_errors=True)
-            remove_unfinished(self._shards)
-        train = ShardedCorpus(self._shards, **sizes)
-        dev = ParallelCorpus(self._folder / "dev", **sizes)
+        if not self.is_done:
+            self._put_together(sizes)
+        if self._plan is not None:
+            self._clean_up(self._plan)
+        is_one = self._plan is None or self._plan.joined
+        train: TrainingCorpus = (
+            ParallelCorpus(self._folder / TRAIN, **sizes) if is_one else ShardedCorpus(self._shards, **sizes)
+        )
+        dev = ParallelCorpus(self._folder / DEV, **sizes)
         refuse_empty(train, dev, self._folder)
         return Prepared(tokenizer, train, dev)
 
-    def _write_index(self) -> None:
-        """Puts together what the shards' sidecars say; the index comes last."""
-        plan, key = self.plan, shard_key(self.plan, self._shards)
-        found = [finished(self._shards, plan, part, key=key) for part in plan.stages[-1]]
+    def _put_together(self, sizes: dict[str, Any]) -> None:
+        """Makes one corpus of the shards; what is said of it comes from their sidecars."""
+        plan, key, folder, shards = self.plan, shard_key(self.plan, self._shards), self._folder, self._shards
+        found = [finished(shards, plan, part, key=key) for part in plan.stages[-1]]
         said = [one for one in found if one is not None]
         assert len(said) == len(found), "work() has returned True"
-        sums = {name: sum(one[name] for one in said) for name in ("kept", "src_tokens", "tgt_tokens", "untranslated")}
+        names = [plan.name_of(part) for part in plan.stages[-1]]
+
+        # What ends the work comes before anything is written.
+        texts = [(str(pair[0]), rows) for pair, rows in zip(self._files.train, self._rows, strict=True)]
+        self._refuse_faulty(said)
+        warnings = check_unknown(
+            merged_unknown([one["unknown"] for one in said]), texts, name=TRAIN, most=self._data.max_unknown
+        )
+        sums: dict[str, Any] = {name: sum(one[name] for one in said) for name in ("kept", "src_tokens", "tgt_tokens")}
         dropped = Counter[str]()
         for one in said:
             dropped.update(one["dropped"])
-        unknown = {side: [sum(one["unknown"][side][i] for one in said) for i in (0, 1)] for side in SIDES}
-        self._check_unknown(unknown)
+        hashes = [shards / f"{name}.repeats.npy" for name in names]
+        repetitions = repetitions_of_shards(hashes, said, self._sizes_of_sets(), share=share_of_hashes(plan))
 
-        # As a corpus that is prepared whole: its report in a file, and lines to read.
-        summary = {name: sums[name] for name in ("kept", "src_tokens", "tgt_tokens")} | {"dropped": dict(dropped)}
-        with whole_file(self._folder / "train.report.json") as temporary:
-            write_json(temporary, summary)
-        reasons = "; ".join(f"{count:,} {reason}" for reason, count in dropped.items())
-        listed = self._shards / "shard-*.dropped.tsv.gz"
-        left_out = f"; left out: {reasons} (listed in {listed})" if reasons else ""
-        self._report(
-            f"train: {sums['kept']:,} pairs, {sums['src_tokens']:,} + {sums['tgt_tokens']:,} tokens{left_out}."
-        )
-        self._remark(said, sums, dropped)
-        write_index(self._shards, [plan.name_of(part) for part in plan.stages[-1]], said, plan.texts)
+        listed = str(folder / f"{TRAIN}.dropped.tsv" if plan.joined else shards / "shard-*.dropped.tsv.gz")
+        if plan.joined:
+            join_shards(folder / TRAIN, [shards / name for name in names], texts, **sizes)
+            _join_lists(folder / f"{TRAIN}.dropped.tsv", [shards / f"{name}.dropped.tsv.gz" for name in names])
+        self._summarise(TRAIN, {**sums, "dropped": dict(dropped)}, listed=listed)
+        for line in warnings:
+            self._report(line)
+        if not self._data.tgt_symbols:
+            for remark in repetitions.remarks(src=self._data.src, tgt=self._data.tgt):
+                self._report(f"Remark: {remark}")
 
-    def _check_unknown(self, unknown: dict[str, list[int]]) -> None:
-        """HeedError if the vocabulary lacks too large a share of a side's tokens; a warning if it lacks some."""
-        for side, (n_unknown, n_tokens) in unknown.items():
-            share = n_unknown / max(1, n_tokens)
-            text = f"train: the vocabulary lacks {share:.2%} of the {SIDE_NAMES[side]}' tokens"
-            if share > self._data.max_unknown:
-                raise HeedError(
-                    f"{text}: start from a model of this language, leave out training.start_from, or begin a run with "
-                    f"a higher data.max_unknown (now {self._data.max_unknown:g})."
-                )
-            if share > SHARE_TO_WARN_OF:
-                self._report(f"Warning: {text}; the model can neither read nor write it.")
+        if not plan.joined:
+            write_index(shards, names, said, plan.texts, plan.shards_of_parts)  # last
 
-    def _remark(self, said: list[dict[str, Any]], sums: dict[str, int], dropped: Counter[str]) -> None:
-        """What may harm the model or flatter its scores."""
-        for name, pair in self._files.evaluation_sets.items():
-            places = {place for one in said for place in one["overlaps"].get(name, ())}
-            n_lines = count_pairs(pair)
-            if places and len(places) >= IN_TRAINING_SHARE * n_lines:
-                self._report(
-                    f"Remark: {name}: {len(places):,} of its {n_lines:,} pairs are training pairs too; scores on them "
-                    "will be too high."
-                )
-        share = sums["untranslated"] / max(1, sums["kept"])
-        if self._data.src != self._data.tgt and share > UNTRANSLATED_SHARE:
-            self._report(
-                f"Remark: in {sums['untranslated']:,} training pairs ({share:.1%}) the target is a copy of the source; "
-                "the model may learn to copy (data.drop_identical)."
+    def _clean_up(self, plan: ShardPlan) -> None:
+        """Deletes what is of no use once the corpus is there; of shards that were joined, all but the plan."""
+        shutil.rmtree(self._shards / COPIES, ignore_errors=True)
+        remove_unfinished(self._shards)
+        for path in self._shards.glob("shard-*") if plan.joined else ():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    def _sizes_of_sets(self) -> dict[str, int]:
+        return {name: count_pairs(pair) for name, pair in self._files.evaluation_sets.items()}
+
+    def _refuse_faulty(self, said: list[dict[str, Any]]) -> None:
+        """HeedError if too many lines of a file cannot be read."""
+        for source, files in enumerate(self.plan.sources):
+            faults = [one["faults"][str(source)] for one in said if str(source) in one.get("faults", {})]
+            if faults:
+                refuse_faulty(files[0].name, sum(n for n, _ in faults), files[0].rows, faults[0][1])
+
+
+def refuse_empty(train: TrainingCorpus, dev: ParallelCorpus, folder: Path) -> None:
+    """HeedError if no pair is left to learn from, or to validate by; it names the reasons."""
+    for corpus, name, kind in ((train, TRAIN, "training"), (dev, DEV, "dev")):
+        if not len(corpus):
+            dropped = read_json(folder / f"{name}.report.json").get("dropped")
+            reasons = "; ".join(dropped) if isinstance(dropped, dict) else ""
+            raise HeedError(
+                f"no {kind} pair is left, all are {reasons or 'left out'}: change the text or the setting, and delete "
+                f"{folder.parent}."
             )
+
+
+def _join_lists(path: Path, lists: list[Path]) -> None:
+    with whole_file(path) as temporary, temporary.open("wb") as out:
+        for one in lists:
+            with gzip.open(one, "rb") as file:
+                shutil.copyfileobj(file, out)
 
 
 def _crew(workforce: Workforce, shards: Path, n_jobs: int) -> tuple[Crew, int, str]:
@@ -386,16 +450,3 @@ def _crew(workforce: Workforce, shards: Path, n_jobs: int) -> tuple[Crew, int, s
     crew = RayActors(ShardLoading(folder, threads), address=workforce.cluster, n_workers=wanted, gpus=0)
     n_workers = min(n_jobs, wanted or max(1, crew.cpus() // threads))
     return crew, n_workers, f"by {counted(n_workers, 'worker')} on a Ray cluster"
-
-
-def _record_sources(plan: ShardPlan, path: Path) -> None:
-    """Adds the training files to a run's list of its text files: from it a run knows text that has been moved."""
-    recorded = read_json(path, MAX_LIST_BYTES) if path.exists() else {}
-    current = {
-        file.name: {"bytes": file.n_bytes, "modified": int(file.version), "sha256": file.digest}
-        for files in plan.sources
-        for file in files
-    }
-    if recorded | current != recorded:
-        with whole_file(path) as temporary:
-            write_json(temporary, recorded | current)

@@ -1,11 +1,14 @@
-"""The plan of a corpus in shards: its files as they were, the settings that shape the ids, the pairs of each shard.
+"""The plan of a corpus: its files as they were, the settings that shape the ids, the pairs of each shard.
 
 The work on it is numbered. First come the hashes of each shard's pairs, then the copies among all pairs of each range
-of hashes, where copies are to be left out; then the shards themselves.
+of hashes, where copies are to be left out; then the shards themselves. Those of a corpus that is one shard are joined
+once they are there.
 """
 
 import hashlib
 import json
+import os
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -13,13 +16,22 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
+
 from heed.config import shown
 from heed.data.reading.pairs import ExaminedSource, PairRange, examine_source
+from heed.data.reading.text_files import TextFiles
 from heed.errors import HeedError
 from heed.leases.inputs import PLAN, Input
 from heed.leases.storage import read_whole, write_whole
+from heed.runtime.files import whole_file
+from heed.runtime.json_files import MAX_LIST_BYTES, read_json, write_json
+from heed.runtime.manifest import sha256_of
 
 FORMAT = 1
+SOURCES = "sources.json"  # in RUN/data: sizes, dates and hashes of the text files
+MOST_JOINED = 10_000_000  # pairs of a corpus that becomes one shard
+SHARD_PAIRS = 1_000_000
 MAX_SHARDS = 100_000  # a plan of more would be read for seconds by every worker
 HASHES_AT_A_TIME = 2**22  # compared in one piece of work: 16 bytes each, and as much again to sort them
 Kind = Literal["hashes", "copies", "shard"]
@@ -30,7 +42,9 @@ class ShardSettings:
     """The settings that shape a shard.
 
     columns: of files that hold both sides. holds_out_dev: whether dev was split off the training text, so that its
-    pairs are left out. sets: the files of dev and of the tests, by name.
+    pairs are left out; either_side: and those that share one side with it, or only those among the added sources. sets:
+    the files of dev and of the tests, by name. tags: the word put before each text of a source. parts: the number of
+    sources of each part of a mix, between which shards end.
     """
 
     src: str
@@ -44,6 +58,10 @@ class ShardSettings:
     check_languages: bool
     holds_out_dev: bool
     sets: dict[str, tuple[str, str]]
+    either_side: bool = False
+    tgt_symbols: bool = False
+    tags: tuple[str | None, ...] = ()
+    parts: tuple[int, ...] = ()
 
 
 class Job(NamedTuple):
@@ -57,13 +75,15 @@ class Job(NamedTuple):
 class ShardPlan:
     """Sources of pairs, settings, and the ranges of each shard.
 
-    n_given: the number of sources of the corpus itself; those after them were added, data.added.
+    n_given: the number of sources of the corpus itself; those after them were added, data.added. joined: whether the
+    shards become one, RUN/data/train.
     """
 
     sources: tuple[tuple[Input, ...], ...]
     n_given: int
     settings: ShardSettings
     shards: tuple[tuple[PairRange, ...], ...]
+    joined: bool = False
 
     @property
     def n_pairs(self) -> int:
@@ -83,6 +103,18 @@ class ShardPlan:
     def first_line(self, source: int) -> int:
         """The number of its first line, counted from 1 through all sources."""
         return 1 + sum(rows for _, rows in self.texts[:source])
+
+    @property
+    def sides_held_out_from(self) -> int:
+        """The first source in which a pair is held out that shares one side with dev."""
+        return 0 if self.settings.either_side else self.n_given
+
+    @property
+    def shards_of_parts(self) -> list[int]:
+        """The number of shards of each part of a mix; of all if there is none."""
+        ends = np.cumsum(self.settings.parts or [len(self.sources)])
+        parts = Counter(int(np.searchsorted(ends, shard[0].source, side="right")) for shard in self.shards)
+        return [parts[number] for number in range(len(ends))]
 
     def rows_of(self, shard: int) -> int:
         """Pairs of lines of a shard, before anything is left out."""
@@ -113,7 +145,7 @@ class ShardPlan:
     def name_of(self, part: int) -> str:
         """The name of a job's result."""
         job = self.job(part)
-        return {"hashes": "hashes", "copies": "copies", "shard": "shard"}[job.kind] + f"-{job.number:05d}"
+        return f"{job.kind}-{job.number:05d}"
 
     def identity(self) -> dict[str, Any]:
         """The facts that shards of one plan share."""
@@ -130,25 +162,29 @@ class ShardPlan:
         """Of contents and settings, not of the files' names: text that has been moved is the same."""
         contents = [[(file.digest, file.rows) for file in files] for files in self.sources]
         settings = {name: value for name, value in asdict(self.settings).items() if name != "sets"}
-        return hashlib.sha256(json.dumps([contents, self.n_given, settings], sort_keys=True).encode()).hexdigest()
+        return hashlib.sha256(
+            json.dumps([contents, self.n_given, settings, self.joined], sort_keys=True).encode()
+        ).hexdigest()
 
-    def check_inputs(self) -> None:
-        """HeedError names a file that has changed since it was planned."""
-        for file in (file for files in self.sources for file in files):
-            if not file.is_unchanged():
-                raise HeedError(
-                    f"{file.name}: changed since this run prepared it; restore the old text, or use another --run."
-                )
+    def changed_file(self) -> str | None:
+        """The first of its files that has changed since it was planned."""
+        return next((file.name for files in self.sources for file in files if not file.is_unchanged()), None)
 
 
 def make_plan(
-    sources: Sequence[Sequence[str]], n_given: int, settings: ShardSettings, *, examined: Sequence[ExaminedSource] = ()
+    sources: Sequence[Sequence[str]], n_given: int, settings: ShardSettings, *, joined: bool | None = None
 ) -> ShardPlan:
-    """The plan of these sources, which are read to their ends unless they are `examined`.
+    """The plan of these sources, which are read to their ends.
 
-    HeedError if one is damaged, or if there is no pair.
+    joined: None joins the shards unless they have more than MOST_JOINED pairs. HeedError if a source is damaged, or if
+    there is no pair.
     """
-    found = list(examined) or examine_sources(sources, settings.columns, every=settings.shard_pairs)
+    first_of_parts = {0, *np.cumsum(settings.parts).tolist()}
+    found, before = list[ExaminedSource](), 0
+    for number, names in enumerate(sources):
+        before = 0 if number in first_of_parts else before
+        found.append(examine_source(names, settings.columns, every=settings.shard_pairs, before=before))
+        before += found[-1].rows
     n_pairs = sum(source.rows for source in found)
     if n_pairs == 0:
         raise HeedError(f"{sources[0][0]}: a corpus needs at least one pair of lines.")
@@ -158,23 +194,20 @@ def make_plan(
             f"{n_pairs:,} pairs make {n_shards:,} shards, more than {MAX_SHARDS:,}; set data.shard_pairs to "
             f"{-(-n_pairs // MAX_SHARDS):,} or more."
         )
-    shards = tuple(_shards(found, settings.shard_pairs))
-    return ShardPlan(tuple(source.files for source in found), n_given, settings, shards)
+    shards = tuple(_shards(found, settings.shard_pairs, first_of_parts))
+    joined = n_pairs <= MOST_JOINED if joined is None else joined
+    return ShardPlan(tuple(source.files for source in found), n_given, settings, shards, joined)
 
 
-def examine_sources(sources: Sequence[Sequence[str]], columns: Sequence[str], *, every: int) -> list[ExaminedSource]:
-    """All sources, read to their ends."""
-    found, before = list[ExaminedSource](), 0
-    for names in sources:
-        found.append(examine_source(names, columns, every=every, before=before))
-        before += found[-1].rows
-    return found
-
-
-def _shards(sources: Sequence[ExaminedSource], shard_pairs: int) -> Iterator[tuple[PairRange, ...]]:
-    """All pairs in order; a shard may begin in one source and end in another."""
+def _shards(
+    sources: Sequence[ExaminedSource], shard_pairs: int, first_of_parts: set[int]
+) -> Iterator[tuple[PairRange, ...]]:
+    """All pairs in order; a shard may begin in one source and end in another of the same part."""
     ranges, left = list[PairRange](), shard_pairs
     for number, source in enumerate(sources):
+        if ranges and number in first_of_parts:
+            yield tuple(ranges)
+            ranges, left = [], shard_pairs
         first = 0
         while first < source.rows:
             rows = min(left, source.rows - first)
@@ -195,6 +228,7 @@ def write_plan(folder: Path, plan: ShardPlan) -> None:
         "sources": [[vars(file) for file in files] for files in plan.sources],
         "given": plan.n_given,
         "settings": asdict(plan.settings),
+        "joined": plan.joined,
     }
     lines = [f" {json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}," for key, value in content.items()]
     shards = ",\n".join(f"  {json.dumps(shard)}" for shard in plan.shards)
@@ -213,14 +247,58 @@ def read_plan(folder: Path) -> ShardPlan | None:
             raise HeedError(f"{path}: format {shown(found['format'])}; this Heed reads format {FORMAT}.")
         settings: Mapping[str, Any] = found["settings"]
         sets = {name: (src, tgt) for name, (src, tgt) in settings["sets"].items()}
+        lists = {name: tuple(settings[name]) for name in ("columns", "tags", "parts") if name in settings}
         return ShardPlan(
             tuple(tuple(Input(**file) for file in files) for files in found["sources"]),
             int(found["given"]),
-            ShardSettings(**{**settings, "columns": tuple(settings["columns"]), "sets": sets}),
+            ShardSettings(**{**settings, **lists, "sets": sets}),
             tuple(
                 tuple(PairRange(source, first, rows, tuple(offsets)) for source, first, rows, offsets in shard)
                 for shard in found["shards"]
             ),
+            bool(found.get("joined")),
         )
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise HeedError(f"{path}: damaged ({error}); restore it from a backup, or choose another --run.") from None
+
+
+def compare_sources(files: TextFiles, path: Path, *, binding: bool) -> None:
+    """Writes size, date and hash of the text files to `path`: what a run is trained on must not change.
+
+    binding: whether they are first compared with those that are written there. HeedError names a file that differs.
+    """
+    for file in (side for pair in files.pairs for side in pair):
+        if not file.is_file():
+            raise HeedError(f"{file}: no such file.")
+    recorded = read_json(path, MAX_LIST_BYTES) if binding and path.exists() else {}
+    current: dict[str, Any] = {}
+    for file in dict.fromkeys(side for pair in files.learned_and_chosen_by for side in pair):
+        name = os.path.abspath(file)  # not what a link leads to: it may be led elsewhere
+        before = recorded.get(name) or recorded.get(str(file))  # as older runs have it
+        try:
+            state = file.stat()
+            current[name] = {"bytes": state.st_size, "modified": state.st_mtime_ns}
+            if before and {**current[name], "sha256": before["sha256"]} == before:
+                current[name] = before  # same size and date: not read again
+            else:
+                current[name]["sha256"] = sha256_of(file)
+        except OSError as error:
+            raise HeedError(f"{file}: cannot be read ({error.strerror}).") from None
+        if before and current[name]["sha256"] != before["sha256"]:
+            raise HeedError(f"{file}: changed since this run prepared it; restore the old text, or use another --run.")
+    if recorded | current != recorded:
+        with whole_file(path) as temporary:
+            write_json(temporary, recorded | current)
+
+
+def record_sources(plan: ShardPlan, path: Path) -> None:
+    """Adds the training files to a run's list of its text files: from it a run knows text that has been moved."""
+    recorded = read_json(path, MAX_LIST_BYTES) if path.exists() else {}
+    current = {
+        file.name: {"bytes": file.n_bytes, "modified": int(file.version), "sha256": file.digest}
+        for files in plan.sources
+        for file in files
+    }
+    if recorded | current != recorded:
+        with whole_file(path) as temporary:
+            write_json(temporary, recorded | current)

@@ -1,9 +1,10 @@
-"""Training pairs that are left out by settings of their own: copies, untranslated text, text in another language.
+"""The rules by which training pairs are left out, and the names under which they are counted.
 
-Their lengths, which need a vocabulary, are judged where they are encoded.
+In this order: a line that cannot be read, a pair held out for dev, a blank side, identical sides, another language, a
+copy; then, since they need a vocabulary, the lengths. `preparation/shard.py` and `preparation/encoding.py` apply them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from heed.errors import HeedError
 from heed.text.line_rules import is_blank
 
+HELD_OUT = "held out for dev (data.dev)"
 BLANK = "with a blank side"  # as reason_against_loss says it
 COPY = "repeating an earlier pair (data.drop_duplicates)"
 IDENTICAL = "with identical sides (data.drop_identical)"
@@ -68,6 +70,12 @@ def _detector(languages: tuple[str, ...]) -> Callable[[str], tuple[str, float]]:
     if unknown := detector.unknown():
         raise HeedError(f"data.check_languages: the detector does not know {unknown[0]}; leave the setting out.")
     return detector.most_probable
+
+
+def length_ratio_reason(ids: Sequence[Sequence[int]], max_ratio: float) -> str | None:
+    """Why a pair is left out whose sides differ too much in length, None if they do not. ids: of both sides."""
+    shorter, longer = sorted(map(len, ids))
+    return f"with a length ratio above {max_ratio:g} (data.max_ratio)" if longer > max_ratio * shorter else None
 
 
 def later_copies(hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:

@@ -3,43 +3,38 @@
 The bytes that it writes depend on the plan and the tokenizer alone, so it does not matter who makes which part.
 """
 
-import gzip
 import hashlib
 import json
 import sys
 import time
 from array import array
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from heed.data.corpus.shard import SIDES, write_corpus
+from heed.data.corpus.shard import write_corpus
+from heed.data.inspection.repetitions import OF_SOURCES
+from heed.data.preparation.encoding import Encoder, Numbered, Tally
 from heed.data.preparation.plan import ShardPlan, read_plan
-from heed.data.preparation.rules import COPY, PairFilter, hashes_of, later_copies
-from heed.data.preparation.whole import CHUNK_LINES, encode_chunks, length_ratio_reason
+from heed.data.preparation.rules import COPY, HELD_OUT, PairFilter, hashes_of, later_copies
+from heed.data.preparation.vocabulary import TOKENIZER
 from heed.data.reading.dev_split import HeldOut, pair_hash
 from heed.data.reading.lines import LineFault
-from heed.data.reading.pairs import UNREADABLE, PairReader, read_pairs
-from heed.data.reading.stream import windows
+from heed.data.reading.pairs import UNREADABLE, Pair, PairReader, read_pairs
 from heed.errors import HeedError
 from heed.leases.worker import attempted, serve
 from heed.runtime.files import whole_file
 from heed.runtime.json_files import read_json, write_json
 from heed.runtime.manifest import MANIFEST, sha256_of
-from heed.text.line_rules import reason_against_loss
-from heed.text.tokenizer_kinds import AnyTokenizer, load_tokenizer
+from heed.text.tokenizer_kinds import load_tokenizer
 
 COPIES = "copies"  # the folder of hashes and copies, which goes when the shards are there
-TOKENIZER = "tokenizer.json"  # beside the folder of shards
-HELD_OUT = "held out for dev (data.dev)"
-Texts = tuple[str, str]
-Numbered = tuple[int, Texts]
+SIDECAR = "2"  # the form of a shard's sidecar; those of another form are made again
+ESTIMATED_SHARE = 16  # of many shards: one in so many hashes, the lowest, tells how many pairs are copies
 
 
 @dataclass(frozen=True)
@@ -72,13 +67,14 @@ class ShardWorker:
 
     def attempt(self, part: int) -> dict[str, Any]:
         """As `attempted`: "done" is what the job's sidecar says, with "seconds"."""
-        return attempted(self._make, part, clean_up=self._reader.close)
+        return attempted(self.make, part, clean_up=self._reader.close)
 
     def close(self) -> None:
         """Closes the file that is open."""
         self._reader.close()
 
-    def _make(self, part: int) -> dict[str, Any]:
+    def make(self, part: int) -> dict[str, Any]:
+        """Does a job, unless it is done; its sidecar."""
         started = time.monotonic()
         found = finished(self._folder, self._plan, part)
         made = found or self._result(part)
@@ -110,7 +106,7 @@ class ShardWorker:
                     raise HeedError(f"{file.name}: is not what it was when it was planned.")
                 self._checked.add(file.name)
 
-    def _pairs(self, shard: int) -> Iterator[tuple[int, int, Texts | LineFault]]:
+    def _pairs(self, shard: int) -> Iterator[tuple[int, int, Pair | LineFault]]:
         return self._reader.read(self._plan.shards[shard])
 
     def _hash(self, shard: int) -> dict[str, Any]:
@@ -159,59 +155,66 @@ class _Encoder:
     """Encodes shards."""
 
     def __init__(self, plan: ShardPlan, folder: Path, threads: int):
-        self._plan, self._folder, self._threads = plan, folder, threads
+        self._plan, self._folder = plan, folder
         settings = plan.settings
-        self._tokenizer: AnyTokenizer = load_tokenizer(folder.parent / TOKENIZER)
+        self._tokenizer = load_tokenizer(folder.parent / TOKENIZER)
+        self._encoder = Encoder(
+            self._tokenizer,
+            max_tokens=settings.max_tokens,
+            max_ratio=settings.max_ratio,
+            tags=settings.tags,
+            threads=threads,
+        )
         self._key = shard_key(plan, folder)
         self._filter = PairFilter(settings)
         sets = {name: (Path(src), Path(tgt)) for name, (src, tgt) in settings.sets.items()}
-        self._held_out = HeldOut(read_pairs(sets["dev"])) if settings.holds_out_dev else None
-        self._places: dict[int, list[tuple[str, int]]] = {}  # of the pairs of dev and tests, by their hashes
+        dev = read_pairs(sets["dev"]) if settings.holds_out_dev else ()
+        self._held_out = HeldOut(dev, sides_from=plan.sides_held_out_from)
+        # The places of the pairs of dev and tests, by their hashes and by those of their sources.
+        self._places: dict[int, list[tuple[str, int]]] = {}
         for name, files in sets.items():
             for place, pair in enumerate(read_pairs(files)):
                 self._places.setdefault(hash(pair), []).append((name, place))
+                self._places.setdefault(hash(pair[0]), []).append((f"{name}{OF_SOURCES}", place))
 
-    def encode(self, shard: int, pairs: Iterable[tuple[int, int, Texts | LineFault]]) -> dict[str, Any]:
+    def encode(self, shard: int, pairs: Iterable[tuple[int, int, Pair | LineFault]]) -> dict[str, Any]:
         """Writes a shard with its list of what is left out; what its sidecar says."""
-        made = _Shard(self._plan, self._tokenizer)
+        made = _Shard(self._plan, self._tokenizer.special.unk)
         path = self._folder / self._plan.name_of(self._plan.stages[-1][shard])
         corpus = write_corpus(
             path,
-            self._encoded(self._readable(shard, pairs, made), made),
+            self._encoder.encode(self._readable(shard, pairs, made), made.tally),
             vocab_size=len(self._tokenizer),
             src_vocab_size=self._tokenizer.src_vocab_size,
-            lines=made.lines,
+            lines=made.tally.lines,
         )
-        made.write_left_out(path.with_suffix(".dropped.tsv.gz"))
+        made.tally.write_left_out(path.with_suffix(".dropped.tsv.gz"))
         lengths, counts = corpus.length_counts(), corpus.counts("tgt", vocab_size=len(self._tokenizer))
-        for name, numbers in (("lengths", lengths), ("counts", counts)):
+        for name, numbers in (("lengths", lengths), ("counts", counts), ("repeats", made.repeats())):
             with whole_file(path.with_suffix(f".{name}.npy")) as temporary, temporary.open("wb") as file:
                 np.save(file, numbers, allow_pickle=False)
         return {"key": self._key, "manifest": sha256_of(path / MANIFEST), "kept": len(corpus), **made.facts(lengths)}
 
     def _readable(
-        self, shard: int, pairs: Iterable[tuple[int, int, Texts | LineFault]], made: "_Shard"
+        self, shard: int, pairs: Iterable[tuple[int, int, Pair | LineFault]], made: "_Shard"
     ) -> Iterator[Numbered]:
         """The pairs that no rule leaves out before they are encoded, with their numbers through all sources."""
-        plan, copies = self._plan, self._copies(shard)
+        plan, copies, tally = self._plan, self._copies(shard), made.tally
         first_lines = [plan.first_line(source) for source in range(len(plan.sources))]
         for place, (source, row, pair) in enumerate(pairs):
             line = first_lines[source] + row
             if isinstance(pair, LineFault):
-                made.drop(line, UNREADABLE, str(pair))
-                continue
-            either_side = source >= plan.n_given
-            if self._held_out is not None and self._held_out.has(*pair, either_side=either_side):
-                made.drop(line, HELD_OUT)
+                tally.drop(line, UNREADABLE, str(pair))
+                made.count_fault(source, f"line {row + 1:,}: {pair}")
+            elif self._held_out.has(source, *pair):
+                tally.drop(line, HELD_OUT)
             elif (reason := self._filter.reason(*pair)) is not None:
-                made.drop(line, reason)
+                tally.drop(line, reason)
             elif copies is not None and copies[place]:
-                made.drop(line, COPY)
+                tally.drop(line, COPY)
             else:
-                for name, of_set in self._places.get(hash(pair), ()):
-                    made.overlaps.setdefault(name, set()).add(of_set)
-                made.n_untranslated += pair[0] == pair[1]
-                yield line, pair
+                made.count_repeats(pair, self._places)
+                yield line, source, pair
 
     def _copies(self, shard: int) -> NDArray[np.bool_] | None:
         """Whether the pair at each place of a shard is a copy of an earlier one."""
@@ -224,60 +227,36 @@ class _Encoder:
             copies[np.fromfile(path, np.uint32, end - begin, offset=4 * begin)] = True
         return copies
 
-    def _encoded(self, numbered: Iterator[Numbered], made: "_Shard") -> Iterator[tuple[list[int], list[int]]]:
-        """Ids of the pairs that are short enough, and of like lengths."""
-        settings, tokenizer = self._plan.settings, self._tokenizer
-        chunks = encode_chunks(numbered, tokenizer) if self._threads > 1 else _encode_here(numbered, tokenizer)
-        for chunk, *both_sides in chunks:
-            for (line, pair), *ids in zip(chunk, *both_sides, strict=True):
-                made.count_unknown(ids)
-                reason = reason_against_loss(pair, ids, tokenizer, max_tokens=settings.max_tokens, training=True)
-                reason = reason or length_ratio_reason(ids, settings.max_ratio)
-                if reason is None:
-                    made.lines.append(line)
-                    yield ids[0], ids[1]
-                else:
-                    made.drop(line, reason)
-
 
 class _Shard:
     """What is counted while a shard is made."""
 
-    def __init__(self, plan: ShardPlan, tokenizer: AnyTokenizer):
-        self._texts, self._unk = plan.texts, tokenizer.special.unk
-        self._starts = np.cumsum([0, *(rows for _, rows in plan.texts)])
-        self._left_out: list[tuple[int, str, str]] = []
-        self.dropped = Counter[str]()
-        self.lines = array("Q")
-        self.overlaps: dict[str, set[int]] = {}
-        self.n_untranslated = 0
-        self._n_unknown, self._n_tokens = Counter[str](), Counter[str]()
+    def __init__(self, plan: ShardPlan, unk: int | None):
+        self.tally = Tally(plan.texts, unk)
+        self._below = 2**64 // share_of_hashes(plan)
+        self._hashes = not (plan.settings.drop_duplicates or plan.settings.tgt_symbols)
+        self._repeats = array("Q")
+        self._overlaps: dict[str, set[int]] = {}
+        self._faults: dict[int, list[Any]] = {}
+        self._n_untranslated = self._n_counted = 0
 
-    def drop(self, line: int, reason: str, detail: str = "") -> None:
-        """Leaves a line out. detail: more than its reason says."""
-        self.dropped[reason] += 1
-        self._left_out.append((line, reason, detail))
+    def count_fault(self, source: int, place: str) -> None:
+        """Counts a line of a source that cannot be read."""
+        self._faults.setdefault(source, [0, place])[0] += 1
 
-    def write_left_out(self, path: Path) -> None:
-        """Writes the list of the lines that are left out, in their order: number, reason, file."""
-        # The list has neither a name nor a time in its header, so that the same list gives the same bytes.
-        with (
-            whole_file(path) as temporary,
-            temporary.open("wb") as file,
-            gzip.GzipFile("", "wb", 6, file, mtime=0) as packed,
-            TextIOWrapper(packed, encoding="utf-8", newline="") as text,
-        ):
-            for line, reason, detail in sorted(self._left_out):
-                source = int(np.searchsorted(self._starts, line - 1, side="right")) - 1
-                number = line - int(self._starts[source])
-                text.write(f"{number}\t{reason}{': ' * bool(detail)}{detail}\t{self._texts[source][0]}\n")
+    def count_repeats(self, pair: Pair, places: dict[int, list[tuple[str, int]]]) -> None:
+        """Counts what a pair repeats. places: of the pairs and sources of dev and tests, by their hashes."""
+        for key in (hash(pair), hash(pair[0])):
+            for name, place in places.get(key, ()):
+                self._overlaps.setdefault(name, set()).add(place)
+        self._n_counted += 1
+        self._n_untranslated += pair[0] == pair[1]
+        if self._hashes and (number := pair_hash(*pair)) < self._below:
+            self._repeats.append(number)
 
-    def count_unknown(self, ids: Sequence[list[int]]) -> None:
-        """Counts a pair's tokens that stand for text which the vocabulary lacks."""
-        if self._unk is not None:
-            for side, of_side in zip(SIDES, ids, strict=True):
-                self._n_tokens[side] += len(of_side)
-                self._n_unknown[side] += of_side.count(self._unk)
+    def repeats(self) -> NDArray[np.uint64]:
+        """The hashes of its pairs, or a sixteenth of them, in order."""
+        return np.sort(np.array(self._repeats, np.uint64))
 
     def facts(self, lengths: NDArray[np.int64]) -> dict[str, Any]:
         """What the sidecar says besides the key. lengths: of `ParallelCorpus.length_counts`."""
@@ -287,30 +266,23 @@ class _Shard:
             "src_tokens": int(src @ n),
             "tgt_tokens": int(tgt @ n),
             "longest": [0, 0] if longest is None else [int(max(src[longest], tgt[longest])), int(line[longest])],
-            "dropped": dict(sorted(self.dropped.items())),
-            "untranslated": self.n_untranslated,
-            "overlaps": {name: sorted(places) for name, places in sorted(self.overlaps.items())},
-            "unknown": {side: [self._n_unknown[side], self._n_tokens[side]] for side in SIDES},
+            "dropped": dict(self.tally.dropped),
+            "untranslated": self._n_untranslated,
+            "overlaps": {name: sorted(places) for name, places in sorted(self._overlaps.items())},
+            "counted": self._n_counted,
+            "unknown": self.tally.unknown(),
+            "faults": self._faults,
         }
 
 
-def _encode_here(
-    numbered: Iterator[Numbered], tokenizer: AnyTokenizer
-) -> Iterator[tuple[list[Numbered], list[list[int]], list[list[int]]]]:
-    """As `encode_chunks`, in this thread."""
-
-    def characters(one: Numbered) -> int:
-        return len(one[1][0]) + len(one[1][1])
-
-    for chunk in windows(numbered, first=CHUNK_LINES, last=CHUNK_LINES, size=characters):
-        assert chunk is not None
-        src, tgt = ([pair[side] for _, pair in chunk] for side in (0, 1))
-        yield chunk, tokenizer.encode_lines(src), tokenizer.encode_targets(tgt)
+def share_of_hashes(plan: ShardPlan) -> int:
+    """One in how many of a shard's hashes it keeps."""
+    return 1 if plan.joined else ESTIMATED_SHARE
 
 
 def shard_key(plan: ShardPlan, folder: Path) -> str:
     """A hash of all that decides a shard's bytes: the plan, the tokenizer, and dev if it is held out."""
-    parts = [plan.digest, sha256_of(folder.parent / TOKENIZER)]
+    parts = [SIDECAR, plan.digest, sha256_of(folder.parent / TOKENIZER)]
     if plan.settings.holds_out_dev:
         parts += [sha256_of(Path(side)) for side in plan.settings.sets["dev"]]
     return hashlib.sha256(" ".join(parts).encode()).hexdigest()

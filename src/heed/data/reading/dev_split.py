@@ -1,9 +1,9 @@
 """Dev pairs split off the training text by a hash of each pair.
 
-The hash alone decides, so neither the order of the lines nor text that is appended later matters, and all copies of a
-pair go the same way. A share takes the pairs whose hash lies below a fixed bound: appended text moves no other pair. A
-count takes the pairs with the smallest hashes: appended pairs may take the place of some, which then are trained on,
-but none that was trained on moves to dev.
+The hash alone decides, so neither the order of the lines and files nor text that is appended later matters, and all
+copies of a pair go the same way. A share takes the pairs whose hash lies below a fixed bound: appended text moves no
+other pair. A count takes the pairs with the smallest hashes: appended pairs may take the place of some, which then are
+trained on, but none that was trained on moves to dev.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -11,15 +11,16 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import islice
+from typing import TypeVar
 
 import numpy as np
 
-from heed.data.reading.pairs import FilePair, read_pairs
+from heed.data.reading.pairs import FilePair, Pair
 from heed.errors import HeedError
 from heed.runtime.files import whole_file
 from heed.text.line_rules import is_blank
 
-Read = Callable[[FilePair], Iterator[tuple[str, str]]]
+Place = TypeVar("Place")
 HASH_BITS = 64
 MAX_SHARE = 0.5
 CHUNK_HASHES = 2**16
@@ -34,41 +35,53 @@ def pair_hash(src: str, tgt: str) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class DevSplit:
-    """Which pairs of the training text become dev."""
+    """Which pairs of the training text become dev.
+
+    either_side: whether pairs that share one side with dev are kept out of training wherever they stand. Runs begun
+    before that rule leave out, of the text itself, dev's pairs alone.
+    """
 
     size: int | float  # number of different pairs, or their share
     max_tokens: int  # longer pairs, estimated by their characters, stay in training, as do pairs of unequal length
     max_ratio: float
+    either_side: bool = True
 
-    def pairs(self, train: FilePair, *, read: Read = read_pairs) -> Iterator[tuple[int, tuple[str, str]]]:
-        """The dev pairs with their line numbers in `train`, the first copy of each.
+    def pairs(self, read: Callable[[], Iterable[tuple[Place, Pair]]], *, name: str) -> Iterator[tuple[Place, Pair]]:
+        """The dev pairs with their places in the text, the first copy of each.
 
-        read: gives the pairs of `train`; those of more files may follow. They are read twice for a number, once for a
-        share; memory grows with dev only. HeedError if the text is too small.
+        read: gives the text, called `name` in errors. It is read twice for a number, once for a share; memory grows
+        with dev only. HeedError if the text is too small.
         """
-        bound = self._bound(train, read)
+        bound = self._bound(read, name)
         n_pairs, n_dev_lines, seen = 0, 0, set[int]()
-        for src, tgt in read(train):
+        for place, pair in read():
             n_pairs += 1
-            if not self._is_suitable(src, tgt) or (number := pair_hash(src, tgt)) >= bound:
+            if not self._is_suitable(*pair) or (number := pair_hash(*pair)) >= bound:
                 continue
             n_dev_lines += 1
             if number not in seen:
                 seen.add(number)
-                yield n_pairs, (src, tgt)
+                yield place, pair
         if not seen:
             raise HeedError(
-                f"data.dev = {self.size} chooses none of the {n_pairs:,} pairs of {train[0]}; give a larger share, or "
+                f"data.dev = {self.size} chooses none of the {n_pairs:,} pairs of {name}; give a larger share, or "
                 "a number of pairs."
             )
         if 2 * n_dev_lines > n_pairs:
             raise HeedError(
-                f"data.dev = {self.size} chooses {n_dev_lines:,} of the {n_pairs:,} pairs of {train[0]}, copies "
+                f"data.dev = {self.size} chooses {n_dev_lines:,} of the {n_pairs:,} pairs of {name}, copies "
                 "included: more than half; choose fewer."
             )
 
-    def write(self, train: FilePair, dev: FilePair, *, report: Callable[[str], None], read: Read = read_pairs) -> None:
-        """Writes the dev pairs as two text files. read, and HeedError, as in `pairs`."""
+    def write(
+        self,
+        read: Callable[[], Iterable[tuple[Place, Pair]]],
+        dev: FilePair,
+        *,
+        name: str,
+        report: Callable[[str], None],
+    ) -> None:
+        """Writes the dev pairs as two text files. read, name, and HeedError, as in `pairs`."""
         n_dev = 0
         with ExitStack() as stack:
             temporary = [stack.enter_context(whole_file(side)) for side in dev]
@@ -76,13 +89,13 @@ class DevSplit:
                 stack.enter_context(side.open("w", encoding="utf-8", errors="surrogatepass", newline=""))
                 for side in temporary
             )
-            for _, (src, tgt) in self.pairs(train, read=read):
+            for _, (src, tgt) in self.pairs(read, name=name):
                 n_dev += 1
                 src_file.write(f"{src}\n")
                 tgt_file.write(f"{tgt}\n")
-        report(f"Splitting {n_dev:,} pairs off {train[0]} and {train[1]} for dev: {dev[0]}, {dev[1]}.")
+        report(f"Splitting {n_dev:,} pairs off {name} for dev: {dev[0]}, {dev[1]}.")
 
-    def _bound(self, train: FilePair, read: Read) -> int:
+    def _bound(self, read: Callable[[], Iterable[tuple[Place, Pair]]], name: str) -> int:
         """The hash at which dev ends."""
         if isinstance(self.size, float):
             return int(self.size * 2**HASH_BITS)
@@ -90,7 +103,7 @@ class DevSplit:
 
         def smaller_hashes() -> Iterator[int]:
             nonlocal n_pairs
-            for src, tgt in read(train):
+            for _, (src, tgt) in read():
                 n_pairs += 1
                 if self._is_suitable(src, tgt) and (number := pair_hash(src, tgt)) < bound:
                     yield number
@@ -101,11 +114,11 @@ class DevSplit:
             bound = int(kept[-1]) + 1 if len(kept) == self.size else bound
         if 2 * self.size > n_pairs:
             raise HeedError(
-                f"data.dev = {self.size:,} is more than half of the {n_pairs:,} pairs of {train[0]}; choose fewer."
+                f"data.dev = {self.size:,} is more than half of the {n_pairs:,} pairs of {name}; choose fewer."
             )
         if len(kept) < self.size:
             raise HeedError(
-                f"data.dev = {self.size:,}, but only {len(kept):,} different pairs of {train[0]} are suitable (neither "
+                f"data.dev = {self.size:,}, but only {len(kept):,} different pairs of {name} are suitable (neither "
                 "blank nor very long nor of very unequal length); choose fewer."
             )
         return bound
@@ -123,7 +136,9 @@ class DevSplit:
 class HeldOut:
     """The pairs of dev, by which training text is told that must not be learned from. Memory: three numbers a pair."""
 
-    def __init__(self, dev: Iterable[tuple[str, str]] = ()):
+    def __init__(self, dev: Iterable[Pair] = (), *, sides_from: int = 0):
+        """sides_from: the first of the training files in which one side shared with dev is enough."""
+        self._sides_from = sides_from
         self._pairs, self._src, self._tgt = set[int](), set[int](), set[int]()
         for pair in dev:
             self.add(*pair)
@@ -134,8 +149,8 @@ class HeldOut:
         self._src.add(hash(src))
         self._tgt.add(hash(tgt))
 
-    def has(self, src: str, tgt: str, *, either_side: bool) -> bool:
-        """Whether this is a pair of dev. either_side: or shares a side with one, as its translation by a teacher."""
-        if either_side:
+    def has(self, source: int, src: str, tgt: str) -> bool:
+        """Whether this pair of a training file, counted from 0, must not be learned from."""
+        if source >= self._sides_from:
             return hash(src) in self._src or hash(tgt) in self._tgt
         return hash((src, tgt)) in self._pairs

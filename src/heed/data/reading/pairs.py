@@ -1,6 +1,6 @@
 """Pairs of lines: two files of text side by side, or one file that holds both sides."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from itertools import islice
 from pathlib import Path
@@ -18,6 +18,7 @@ from heed.text.line_rules import is_blank
 FilePair = tuple[Path, Path]
 Pair = tuple[str, str]
 UNREADABLE = "that cannot be read"
+OnFault = Callable[[int, int, "LineFault"], None]  # takes the source, the row counted from 0, and its fault
 
 
 class PairRange(NamedTuple):
@@ -81,13 +82,19 @@ class PairReader:
             for row, pair in enumerate(self._source(rows.source).read(rows), start=rows.first):
                 yield rows.source, row, pair
 
-    def read_good(self, ranges: Iterable[PairRange]) -> Iterator[tuple[int, int, Pair]]:
-        """As `read`, without the rows that cannot be read. HeedError if those are too many of a source's range."""
+    def read_good(
+        self, ranges: Iterable[PairRange], *, on_fault: OnFault = lambda *_: None
+    ) -> Iterator[tuple[int, int, Pair]]:
+        """As `read`, without the rows that cannot be read. HeedError if those are too many of a source's range.
+
+        on_fault: is called with the source, the row and the fault of each.
+        """
         for rows in ranges:
             n_faults, first = 0, ""
             for source, row, pair in self.read([rows]):
                 if isinstance(pair, LineFault):
                     n_faults, first = n_faults + 1, first or f"line {row + 1:,}: {pair}"
+                    on_fault(source, row, pair)
                 else:
                     yield source, row, pair
             refuse_faulty(self._sources[rows.source][0], n_faults, rows.rows, first)
@@ -104,6 +111,36 @@ class PairReader:
         if self._open is not None:
             self._open[1].close()
             self._open = None
+
+
+class TrainingText:
+    """Training files, read to their ends as often as asked for."""
+
+    def __init__(self, files: Sequence[FilePair], columns: Sequence[str], *, rows: Sequence[int] | None = None):
+        """rows: the pairs of each, if they have been counted."""
+        self._names, self._columns = [source_of(pair) for pair in files], columns
+        self.rows = list(rows or [examine_source(of, columns, every=2**62).rows for of in self._names])
+
+    def pairs(
+        self, n_files: int | None = None, *, on_fault: OnFault = lambda *_: None
+    ) -> Iterator[tuple[int, int, Pair]]:
+        """Of the first `n_files`, or of all, as `PairReader.read_good` gives them."""
+        with closing(PairReader(self._names, self._columns)) as reader:
+            yield from reader.read_good(self._ranges(n_files), on_fault=on_fault)
+
+    def placed(self, n_files: int) -> Iterator[tuple[tuple[int, int], Pair]]:
+        """Pairs with the number of their file and their row, both counted from 0."""
+        return (((source, row), pair) for source, row, pair in self.pairs(n_files))
+
+    def sources(self) -> Iterator[str]:
+        """The source of each row; a blank one for a row that cannot be read."""
+        with closing(PairReader(self._names, self._columns)) as reader:
+            for _, _, pair in reader.read(self._ranges(None)):
+                yield "" if isinstance(pair, LineFault) else pair[0]
+
+    def _ranges(self, n_files: int | None) -> list[PairRange]:
+        numbered = enumerate(zip(self.rows[:n_files], self._names, strict=False))
+        return [PairRange(number, 0, n, (0,) * len(names)) for number, (n, names) in numbered]
 
 
 class _Source(Protocol):
@@ -179,6 +216,15 @@ def read_sides(files: FilePair) -> tuple[list[str], list[str]]:
 def count_pairs(files: FilePair) -> int:
     """Number of pairs of lines, all of which are read. Errors as in `read_pairs`."""
     return sum(1 for _ in read_pairs(files))
+
+
+def readable_lines(path: Path) -> Iterator[str]:
+    """The lines of a text to learn from, each that cannot be read as a blank one."""
+    for line in _all_lines(str(path)):
+        try:
+            yield text_of(line)
+        except LineFault:
+            yield ""
 
 
 def _unequal(names: Sequence[str], n_src: int, n_tgt: int) -> HeedError:

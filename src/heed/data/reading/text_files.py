@@ -22,12 +22,11 @@ class TextPart:
 
 @dataclass(frozen=True, kw_only=True)
 class TextFiles:
-    """Parallel text as pairs of (source, target) files, plain or .gz, one sentence per line.
+    """Parallel text as pairs of (source, target) files, one sentence per line.
 
-    In `train`, files of the formats that only a preparation in shards reads may stand too (`needs_shards`). dev_split:
-    if given, `prepare` writes dev: pairs of the first of `train`, which are not learned from; in shards, of the first
-    `n_given`. n_given: how many of `train` are the corpus itself; those after them were added. parts: of a mix, in the
-    order of `train`; none without one.
+    In `train`, a file that holds both sides stands twice. dev_split: if given, `prepare` writes dev: pairs of the first
+    `n_given` of `train`, which are not learned from. n_given: how many of `train` are the corpus itself; those after
+    them were added. parts: of a mix, in the order of `train`; none without one.
     """
 
     train: tuple[FilePair, ...]  # several pairs are read one after another
@@ -41,6 +40,18 @@ class TextFiles:
     def evaluation_sets(self) -> dict[str, FilePair]:
         """dev and the test sets, by name: what is scored, and never learned from."""
         return {"dev": self.dev, **self.tests}
+
+    @property
+    def name_of_given(self) -> str:
+        """What messages call the corpus itself."""
+        if self.n_given > 1:
+            return f"the {self.n_given:,} sources of the training text"
+        return " and ".join(dict.fromkeys(map(str, self.train[0])))
+
+    @property
+    def holds_out_sides(self) -> bool:
+        """Whether pairs that share one side with dev are left out of training."""
+        return self.dev_split is not None and self.dev_split.either_side
 
     @property
     def tags(self) -> list[str | None]:

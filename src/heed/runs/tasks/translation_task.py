@@ -4,13 +4,18 @@ import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
+from functools import partial
+from itertools import chain, islice
 from pathlib import Path
 
 from heed.data.corpora.download import Corpora, NotHere, Report, fetch
 from heed.data.mix import Mix
-from heed.data.reading.files import needs_shards, refuse_both_sides, training_files
-from heed.data.reading.pairs import FilePair, count_pairs, examine_source, read_sides, source_of
+from heed.data.preparation.job import SHARDS
+from heed.data.preparation.plan import read_plan
+from heed.data.preparation.vocabulary import TOKENIZER
+from heed.data.reading.columns import holds_both_sides
+from heed.data.reading.files import refuse_both_sides, training_files
+from heed.data.reading.pairs import FilePair, TrainingText, count_pairs, read_sides
 from heed.data.reading.text_files import TextFiles, TextPart
 from heed.data.settings import DataSettings
 from heed.decoding.loading import load_models, no_report
@@ -21,15 +26,16 @@ from heed.errors import HeedError
 from heed.evaluation.bleu import bleu, chrf
 from heed.evaluation.tokenization import Tokenization, choose_tokenization
 from heed.model.transformer import Transformer
-from heed.model_folder import ModelCard
+from heed.model_folder import ModelCard, read_config
 from heed.runs.recipe import EvaluationSettings, Recipe
 from heed.runs.tasks.commands import command, with_input
 from heed.runs.tasks.evaluation import Evaluation
 from heed.text.line_rules import Mentions, reason_against_loss
 from heed.text.tokenizer_kinds import AnyTokenizer
+from heed.training.checkpoint import state_names
 from heed.training.distributed import ALONE, Workers
 
-LONGEST_PAIR = "tokens of the longest side"  # on the card
+LONGEST_PAIR, HELD_OUT = "tokens of the longest side", "held out"  # on the card
 
 
 class TranslationTask:
@@ -50,19 +56,44 @@ class TranslationTask:
         With teachers, their translations in the run folder come last.
         """
         files = self.given_files(run, corpora)
-        return replace(files, train=(*files.train, *self.taught_pairs(files, run)))
+        return replace(files, train=(*files.train, *self.taught_pairs(files, run).values()))
 
     def given_files(self, run: Path, corpora: Corpora) -> TextFiles:
         """As `text_files`, without the teachers' translations."""
         files = self._text_files(corpora, fetching=True)
-        return replace(files, dev=_split_off(run / "data")) if files.dev_split else files
+        if files.dev_split is None:
+            return files
+        return self._as_begun(replace(files, dev=_split_off(run / "data")), run)
 
-    def taught_pairs(self, files: TextFiles, run: Path) -> list[FilePair]:
-        """Each source file to learn from, with the file of its teachers' translations; none without teachers."""
+    def _as_begun(self, files: TextFiles, run: Path) -> TextFiles:
+        """The files with the rule of dev by which the run was begun.
+
+        Runs of earlier versions split dev off the first file if they were prepared whole, and left out of the text
+        itself dev's pairs alone.
+        """
+        assert files.dev_split is not None
+        plan = read_plan(run / "data" / SHARDS)
+        names = state_names(run / "checkpoints")
+        if plan is not None:
+            either_side, in_shards = plan.settings.either_side or not (run / "data" / TOKENIZER).exists(), True
+        elif (run / "data" / TOKENIZER).exists():
+            either_side, in_shards = False, False
+        else:  # RUN/data may have been deleted
+            trained_on = read_config(run / "checkpoints" / names[-1]).card.trained_on if names else {HELD_OUT: ""}
+            either_side = HELD_OUT in trained_on
+            in_shards = self.recipe.data.shard_pairs is not None or any(map(holds_both_sides, files.train[0]))
+        split = replace(files.dev_split, either_side=either_side)
+        return replace(files, dev_split=split, n_given=files.n_given if either_side or in_shards else 1)
+
+    def taught_pairs(self, files: TextFiles, run: Path) -> dict[Path, FilePair]:
+        """Of each file of sources to learn from, these and its teachers' translations; none without teachers."""
         if not self.recipe.training.n_teachers:
-            return []
-        sources = dict.fromkeys(src for src, _ in files.train)
-        return [(src, run / "teachers" / f"translations-{number}") for number, src in enumerate(sources, start=1)]
+            return {}
+        folder, pairs = run / "teachers", dict[Path, FilePair]()
+        for number, src in enumerate(dict.fromkeys(src for src, _ in files.train), start=1):
+            sources = folder / f"sources-{number}" if holds_both_sides(src) else src
+            pairs[src] = sources, folder / f"translations-{number}"
+        return pairs
 
     def count_pairs(self, corpora: Corpora) -> int | None:
         """Number of training pairs, the teachers' translations among them; None if the corpus is not downloaded yet.
@@ -77,11 +108,12 @@ class TranslationTask:
             command = shlex.join(["heed", "data", "get", str(data.corpus), *options])
             corpora.report(f"{missing} The run will do that (or {command}).")
             return None
-        columns = self.recipe.data.column_names
-        counts = [examine_source(source_of(pair), columns, every=2**62).rows for pair in files.train]
+        text = TrainingText(files.train, self.recipe.data.column_names)
+        counts = text.rows
         n_dev = 0
-        if files.dev_split is not None and not needs_shards(files.train[0]):
-            n_dev = sum(1 for _ in files.dev_split.pairs(files.train[0]))
+        if files.dev_split is not None:
+            given = partial(text.placed, files.n_given)
+            n_dev = sum(1 for _ in files.dev_split.pairs(given, name=files.name_of_given))
             corpora.report(f"{n_dev:,} of the training pairs will be split off for dev.")
         if mix := self.recipe.data.mixture:
             rest = iter(counts)
@@ -102,9 +134,9 @@ class TranslationTask:
 
     def _text_files(self, corpora: Corpora, *, fetching: bool) -> TextFiles:
         data = self.recipe.data
-        own = [*(data.added or ()), *(file for part in data.mix for file in part.train or ())]
-        for file in own:  # before a corpus is downloaded
-            if not Path(file).is_file():
+        added = [_file_pair(data.added, "data.added")] if data.added else []
+        for file in chain(*added, *chain(*self._files_of_parts().values())):  # before a corpus is downloaded
+            if not file.is_file():
                 raise HeedError(f"{file}: no such file.")
         if data.corpus is not None:
             files = fetch(
@@ -122,17 +154,25 @@ class TranslationTask:
             train = training_files(data.train, src=data.src, tgt=data.tgt)
             files = TextFiles(train=train, dev=dev, tests=tests, dev_split=data.dev_split)
         files = replace(files, n_given=len(files.train))
-        if data.added:
-            files = replace(files, train=(*files.train, _file_pair(data.added, "data.added")))
+        files = replace(files, train=(*files.train, *added))
         return files if data.mixture is None else self._with_parts(files, data.mixture, corpora, fetching=fetching)
+
+    def _files_of_parts(self) -> dict[str, Sequence[FilePair]]:
+        """The files of the parts of a mix that name some."""
+        data = self.recipe.data
+        return {
+            part.name: training_files(part.train, src=data.src, tgt=data.tgt, setting="data.mix")
+            for part in data.mix
+            if part.train is not None
+        }
 
     def _with_parts(self, files: TextFiles, mix: Mix, corpora: Corpora, *, fetching: bool) -> TextFiles:
         """The files with those of the mix's other parts behind them."""
-        train, parts = list(files.train), []
+        train, parts, of_parts = list(files.train), [], self._files_of_parts()
         for part in mix.parts:
             pairs: Sequence[FilePair] = files.train
             if part.train is not None:
-                pairs = [_file_pair(part.train, "data.mix")]
+                pairs = of_parts[part.name]
             elif part.corpus is not None:
                 languages = {"src": self.recipe.data.src, "tgt": self.recipe.data.tgt}
                 pairs = fetch(part.corpus, **languages, variant=part.variant, corpora=corpora, fetching=fetching).train
@@ -148,6 +188,7 @@ class TranslationTask:
             data.tgt,
             decoding=self.recipe.decoding.model_dump(),
             trained_on={"corpus": data.corpus_name, LONGEST_PAIR: data.max_tokens}
+            | ({HELD_OUT: "pairs that share a side with dev"} if files.holds_out_sides else {})
             | ({"teachers": f"{n_teachers}, whose cost is not included here"} if n_teachers else {}),
         )
 
