@@ -10,10 +10,11 @@ from contextlib import suppress
 
 import pytest
 from tests.apps.documents.test_text import TIMES
-from tests.apps.documents.translators import linked, translated
+from tests.apps.documents.translators import linked
 
-from heed.apps.documents.formats import Format
+from heed.apps.documents.formats import Format, text_job
 from heed.apps.documents.sentences import splitter
+from heed.apps.documents.translation import run_job
 from heed.errors import HeedError
 from heed.text.language_detection import LanguageDetector
 
@@ -177,6 +178,7 @@ AROUND = (
     ("a `", "x`\n"),
     ("<meta charset=", ">"),
     ("<a b=", ">"),
+    ("<p lang=en", "!>one</p>"),
     ("[a](", ")"),
     ("| a |\n", "|\n"),
     ("1\n", "\n"),
@@ -189,7 +191,7 @@ def document(format: Format) -> Callable[[str], object]:
     def read(text: str) -> None:
         for before in ("", TIMES, "WEBVTT\n\n" + TIMES) if format == "srt" else ("",):
             with suppress(HeedError):
-                translated(before + text, linked, format)
+                run_job(text_job(before + text, format=format, language="en", target="de"), linked)
 
     return read
 
@@ -223,7 +225,7 @@ def ended_well(read: Callable[[str], object], text: str) -> bool:
 @pytest.mark.parametrize("name", READERS)
 def test_a_repeat_is_read_in_time(name):
     """Of some units, and of what once took hours; make soak tries all."""
-    once_slow = (("<meta charset=", " ", ">"), ("a `", " ", "x`\n"))
+    once_slow = (("<meta charset=", " ", ">"), ("a `", " ", "x`\n"), ("<p lang=en", "_a", "!>one</p>"))
     texts = [unit * (SIZE // len(unit.encode())) for unit in UNITS[::50]]
     texts += [before + unit * SIZE + behind for before, unit, behind in once_slow]
     assert not [text[:20] for text in texts if not ended_well(READERS[name], text)]

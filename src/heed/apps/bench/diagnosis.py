@@ -115,8 +115,8 @@ def _libraries() -> dict[str, str]:
     except (OSError, subprocess.SubprocessError) as error:
         return {"MKL and oneDNN": f"cannot be asked ({type(error).__name__})"}
     said = done.stdout.decode("utf-8", "replace")
-    mkl = re.search(r"(?m)^MKL_VERBOSE (?:Intel\(R\) )?(oneMKL .*? for .*?), \w+ [\d.]+GHz", said)
-    isa = re.search(r"(?m)^onednn_verbose,.*?,cpu,isa:(.*)", said)
+    mkl = re.search(r"(?m)^MKL_VERBOSE (?:Intel\(R\) )?(oneMKL [^,\n]*), \w+ [\d.]+GHz", said)
+    isa = re.search(r"(?m)^onednn_verbose,[^:\n]*,cpu,isa:(.*)", said)
     code = re.search(r"(?m)^onednn_verbose,.*?exec,cpu,matmul,([^,]*)", said)
     return {
         "MKL (fp32)": mkl[1] if mkl else "does not multiply here",

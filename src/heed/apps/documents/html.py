@@ -57,6 +57,8 @@ _TEMPLATE = re.compile(r"\{{2,3}[^{}]{1,500}\}{2,3}|\{%[^{}]{1,500}%\}")
 _SPELLED = re.compile(r"&(?:#[xX]?[0-9a-fA-F]{1,20}|[A-Za-z][A-Za-z0-9]{1,31})?;?|[<>\xa0]")
 _AFTER_REFERENCE = 40  # characters that decide where a reference without a semicolon ends
 _CONTENT_LANGUAGE = re.compile(r"""\shttp-equiv\s*=\s*["']?content-language\b""", re.IGNORECASE)
+# The rest of a value that begins with a language. As \w holds "_" too, repeats that give back would try every division.
+_REGION = r"""(?:[-_]\w++)*+(?=["'\s/>])"""
 _ID = re.compile(r"""\sid\s*=\s*(?:"[^"]*"|'[^']*'|[^\s"'>]+)""", re.IGNORECASE)
 _UNTRANSLATED = re.compile(r"""\stranslate\s*=\s*["']?no\b|\sclass\s*=\s*(["'])[^"']*\bnotranslate\b""", re.IGNORECASE)
 
@@ -213,8 +215,8 @@ def with_target_language(items: list[Item], source: str, target: str) -> list[It
     code = re.escape(re.split("[-_]", source)[0])
     if not code:
         return items
-    named = re.compile(rf"""(\s(?:xml:)?lang\s*=\s*["']?){code}(?:[-_]\w+)*(?=["'\s/>])""", re.IGNORECASE)
-    content = re.compile(rf"""(\scontent\s*=\s*["']?){code}(?:[-_]\w+)*(?=["'\s/>])""", re.IGNORECASE)
+    named = re.compile(rf"""(\s(?:xml:)?lang\s*=\s*["']?){code}{_REGION}""", re.IGNORECASE)
+    content = re.compile(rf"""(\scontent\s*=\s*["']?){code}{_REGION}""", re.IGNORECASE)
     found: list[Item] = []
     for item in items:
         if isinstance(item, Tag) and item.markup.startswith("<") and item.name not in ("!", "!--", *CODE, *SKIPPED):
