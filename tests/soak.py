@@ -64,6 +64,7 @@ PARTS = {
     "fuzz": [tests(*SIDE_BY_SIDE[:2], "tests/test_fuzz.py", HEED_FUZZ="2000")],
     "guided": [Command(["-m", "tests.fuzzing", target]) for target in TARGETS],
     "readers": [tests("-m", "soak", *SIDE_BY_SIDE[:2], "tests/apps/documents/test_linear.py")],
+    "clients": [tests("-m", "soak", "tests/apps/serving/test_clients.py")],
     "instructions": [
         tests("-m", "soak", "tests/backends"),
         tests(*SIDE_BY_SIDE, "-m", "not slow and not soak", *CORE, **AVX2),

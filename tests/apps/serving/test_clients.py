@@ -277,3 +277,50 @@ def test_json_form_and_query_say_the_same(server, expected):
         for path in ("/translate", "/translate/"):
             response = httpx.post(server.url + path, **way)
             assert (response.status_code, response.json()) == (200, {"translatedText": expected}), way
+
+
+def _offers_http2(program: str) -> bool:
+    return "HTTP2" in subprocess.run([program, "--version"], capture_output=True, text=True).stdout
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("curl") is None or not _offers_http2("curl"), reason="no curl with HTTP/2")
+def test_curl_that_offers_http_2(server, translator):
+    expected = translator.translate(["three"])[0].text
+    fields = json.dumps({"q": "three", "source": "en", "target": "de"})
+    for options in ([], ["-H", "Transfer-Encoding: chunked"], ["-H", "Expect: 100-continue"]):
+        command = ["curl", "-s", "--http2", "-H", "Content-Type: application/json", "-d", fields, *options]
+        done = subprocess.run([*command, f"{server.url}/translate"], capture_output=True, check=True, timeout=30)
+        assert json.loads(done.stdout) == {"translatedText": expected}
+
+
+JAVA = """
+import java.net.URI;
+import java.net.http.HttpClient;
+import java.net.http.HttpRequest;
+import java.net.http.HttpResponse;
+
+public class Ask {
+    public static void main(String[] arguments) throws Exception {
+        HttpClient client = HttpClient.newHttpClient();
+        for (int i = 0; i < 3; i++) {
+            HttpRequest request = HttpRequest.newBuilder(URI.create(arguments[0]))
+                .header("Content-Type", "application/json")
+                .POST(HttpRequest.BodyPublishers.ofString(arguments[1])).build();
+            System.out.println(client.send(request, HttpResponse.BodyHandlers.ofString()).body());
+        }
+    }
+}
+"""
+
+
+@pytest.mark.soak
+@pytest.mark.skipif(shutil.which("java") is None, reason="no Java; Debian: apt-get install default-jdk-headless")
+def test_the_client_of_java_that_offers_http_2(server, translator, tmp_path):
+    program = tmp_path / "Ask.java"
+    program.write_text(JAVA, encoding="utf-8")
+    fields = json.dumps({"q": "three", "source": "en", "target": "de"})
+    command = ["java", str(program), f"{server.url}/translate", fields]
+    done = subprocess.run(command, capture_output=True, check=True, timeout=120)
+    expected = {"translatedText": translator.translate(["three"])[0].text}
+    assert [json.loads(line) for line in done.stdout.splitlines()] == [expected] * 3

@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 import json
+import re
 import socket
 import threading
 from collections.abc import Iterator
@@ -34,6 +35,7 @@ METHODS = {
     "on_header": ["name", "value"],
     "on_headers_complete": [],
     "send_400_response": ["msg"],
+    "_should_upgrade": [],
 }
 GET = b"GET /%b HTTP/1.1\r\nHost: localhost\r\n\r\n"
 LARGE = 2**25  # more bytes than the system keeps for a reader who does not read
@@ -219,6 +221,53 @@ def test_a_client_that_sends_nothing_more_gets_its_answers(serve, slow_model_fol
         connection.sendall(head % (1, len(body) + 1) + body)  # not all of it
         connection.shutdown(socket.SHUT_WR)
         assert connection.makefile("rb").read() == b""
+
+
+# What clients send on a plain connection, of their own accord or, curl, by --http2.
+OFFERS = {
+    "curl 7.88": b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQCAAAAAAIAAAAA\r\n",
+    "Java 17": b"Connection: Upgrade, HTTP2-Settings\r\n"
+    b"HTTP2-Settings: AAEAAEAAAAIAAAAAAAMAAAAAAAQBAAAAAAUAAEAAAAYABgAA\r\nUpgrade: h2c\r\n",
+    "Apache HttpClient 5.4": b"Upgrade: TLS/1.2\r\nConnection: Upgrade\r\n",
+    "another": b"uPGRADE: a\r\nupgrade: websocket\r\nCONNECTION: UPGRADE\r\n",
+}
+FIELDS = b'{"q":"seven","source":"en","target":"de"}'
+BODIES = [
+    b"Content-Length: 41\r\n\r\n" + FIELDS,
+    b"Transfer-Encoding: chunked\r\n\r\n29\r\n" + FIELDS + b"\r\n0\r\n\r\n",
+]
+
+
+@pytest.mark.parametrize("client", OFFERS)
+@pytest.mark.parametrize("in_pieces", [False, True])
+def test_requests_that_offer_another_protocol_are_answered_as_without_the_offer(server, client, in_pieces):
+    head = b"POST /translate HTTP/1.1\r\nHost: localhost\r\n%bContent-Type: application/json\r\n"
+    last = GET.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n") % b"health"
+    plain, offering = (b"".join(head % offer + body for body in BODIES) + last for offer in (b"", OFFERS[client]))
+    expected, answer = raw(server, plain), raw(server, offering, size=7 if in_pieces else None)
+    assert without_dates(answer) == without_dates(expected) and answer.count(b'{"translatedText":') == 2
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        b"Content-Length: 4\r\nContent-Length: 5\r\n",
+        b"Content-Length: 4\r\nTransfer-Encoding: chunked\r\n",
+        b"Content-Length:\r\n 4\r\n",
+        b"Transfer-Encoding: chunked, identity\r\n",
+        b"Content-Length: +4\r\n",
+    ],
+)
+def test_an_offer_makes_no_body_end_elsewhere(server, fields):
+    for offer in OFFERS.values():
+        head = b"POST /translate HTTP/1.1\r\nHost: localhost\r\n" + offer
+        for content in (head + fields, head.replace(offer, fields + offer)):
+            answer = raw(server, content + b"\r\n0\r\n\r\n" + GET % b"health")
+            assert answer.startswith(b"HTTP/1.1 400 ") and b'"ok"' not in answer
+
+
+def without_dates(answer: bytes) -> bytes:
+    return re.sub(rb"date: [^\r]*", b"", answer)
 
 
 @pytest.mark.parametrize("place", ["path", "field", "fields"])

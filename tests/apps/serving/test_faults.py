@@ -178,10 +178,12 @@ def description(client) -> list[Endpoint]:
     ]
 
 
-def raw(server, content: bytes) -> bytes:
-    """The answer to these bytes, until the server closes the connection."""
+def raw(server, content: bytes, size: int | None = None) -> bytes:
+    """The answer to these bytes, until the server closes the connection. size: bytes sent at a time; None for all."""
     with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
-        connection.sendall(content)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for start in range(0, len(content), size or len(content)):
+            connection.sendall(content[start : start + (size or len(content))])
         return b"".join(iter(lambda: connection.recv(65536), b""))
 
 

@@ -8,12 +8,14 @@ tests/apps/serving/test_connection.py checks what is relied on:
   `eof_received()`, `pause_writing()` and `resume_writing()`.
 - The class has httptools' callbacks `on_message_begin()`, `on_url(url)`, `on_header(name, value)`, which also gets a
   body's trailers, and `on_headers_complete()`.
+- A request that offers another protocol is left alone if `_should_upgrade()` says so.
 - If one of httptools' callbacks raises `httptools.HttpParserError`, `data_received` calls `send_400_response(msg)`.
 - `on_headers_complete` hands the request to the application that `self.app` is at that moment.
 - `self.cycle` is the latest request, None before the first. It has `response_started`, `response_complete`, `scope`,
   `more_body`, true until its body is there, and `keep_alive`: without it the connection ends with the response.
 - `self.pipeline` holds requests that wait for the response to an earlier one.
-- `self.loop` is the event loop, `self.transport` the connection's transport.
+- `self.loop` is the event loop, `self.transport` the connection's transport, `self.parser` what parses its bytes.
+- `self.url` and `self.headers` are those of the request whose head was parsed last.
 """
 
 import asyncio
@@ -36,6 +38,32 @@ PROBE_SECONDS = 0.5  # between two attempts to find out whether a client that se
 HEADER_SECONDS = 20  # within which a request's headers must have come
 
 
+class Parser(httptools.HttpRequestParser):
+    """Parses a request that offers another protocol as if it did not, which a server may do (RFC 9110, section 7.8).
+
+    httptools takes what follows the head of such a request for the other protocol, and would leave out its body.
+    """
+
+    def __init__(self, connection: "Connection"):
+        super().__init__(connection)
+        self._connection = connection
+        self.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's
+
+    def feed_data(self, data: Any) -> None:
+        parser, parse = self, super().feed_data
+        while True:
+            try:
+                return parse(data)
+            except httptools.HttpParserUpgrade as offer:
+                if parser.get_method() == b"CONNECT":
+                    raise
+                # Another parser decides where the body ends, by the same fields; this one may expect nothing more.
+                head, data = self._connection.head_without_offer(), memoryview(data)[offer.args[0] :]
+                parser = self._connection.parser = Parser(self._connection)
+                parse = super(Parser, parser).feed_data
+                parse(head)
+
+
 class Connection(HttpToolsProtocol):
     """A connection whose errors are JSON, too. It is closed if it sends no whole head of a request, or reads no answer.
 
@@ -44,6 +72,7 @@ class Connection(HttpToolsProtocol):
 
     def __init__(self, *, service: Service, connections: dict["Connection", None], most: int, **parts: Any):
         super().__init__(**parts)
+        self.parser = Parser(self)
         self._service, self._all, self._most = service, connections, most
         self._whole_app, self._head_bytes, self._fields_bytes = self.app, 0, 0
         self._head_is_late: asyncio.TimerHandle | None = None
@@ -124,6 +153,16 @@ class Connection(HttpToolsProtocol):
         self._fields_bytes += n_bytes
         if self._fields_bytes > MAX_HEAD_BYTES:
             raise httptools.HttpParserError("the head of the request is too long")
+
+    def _should_upgrade(self) -> bool:
+        """Whether uvicorn leaves this request alone: `Parser` reads it once more."""
+        return self.parser.get_method() != b"CONNECT"
+
+    def head_without_offer(self) -> bytes:
+        """The head that was parsed last without `Upgrade`, which the rest of an offer means nothing without."""
+        lines = [b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())]
+        lines += [b"%b: %b" % field for field in self.headers if field[0] != b"upgrade"]
+        return b"\r\n".join([*lines, b"\r\n"])
 
     def on_headers_complete(self) -> None:
         self._head_bytes = 0
