@@ -538,3 +538,27 @@ def other_zip(name: str, content: bytes) -> bytes:
 def test_what_is_refused_is_named(content, told):
     with pytest.raises(HeedError, match=rf"^letter\.docx: [^\n]*{told}[^\n]*$"):
         translated(content, swapped_case)
+
+
+def nested(content: bytes, depth: int) -> bytes:
+    return b"<w:p>" + b'<w:ins w:id="1">' * depth + content + b"</w:ins>" * depth + b"</w:p>"
+
+
+HYPHENATED = b"<w:r><w:t>well</w:t><w:noBreakHyphen/><w:t>known </w:t></w:r>"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "body",
+    [
+        nested((run(b"go on ") + b"<w:r><w:br/></w:r>") * 3000, 200),
+        nested(b"<w:r><w:drawing/></w:r>" * 3000 + run(b"word"), 200),
+        nested((b"<w:ins>" + run(b"go on ") + b"</w:ins>") * 3000, 200),
+        nested(HYPHENATED * 12_000, 1),
+        nested(b"<w:r>" + b"<w:sym/>" * 12_000 + b"<w:t>word</w:t></w:r>", 1),
+    ],
+    ids=["ends", "things", "holders", "hyphens", "things of a run"],
+)
+def test_time_is_in_proportion_to_the_size_whatever_is_in_what(body):
+    with within_seconds(10):
+        translated(package(body), linked)

@@ -21,6 +21,7 @@ from heed.apps.documents.docx_elements import (
     all_pieces,
     code_of,
     container_of,
+    containers_of_words,
     ends_of_fields,
     format_of,
     has_part_of_field,
@@ -137,13 +138,15 @@ class _Text:
         # The words of alternatives are texts within this one.
         others = ("".join(child.itertext()) for run, child in self._pieces if run is None and child.tag == ALTERNATIVES)
         self.has_words = needs_translation(" ".join([*(string_of(child) for _, child in words), *others]))
+        self._with_words = containers_of_words(self._pieces)
+        self._n_left: dict[Any, int] = {}  # elements that are still in a run, besides its properties
         self._formats: dict[Any, bytes] = {}
         weights = Counter[bytes]()
         for run, child in words:
             weights[self._format(run)] += len(string_of(child))
         self._plain = max(weights, key=lambda key: weights[key]) if weights else b""
         self._model = next((run for run, _ in words if self._format(run) == self._plain), None)
-        self._hyphens: dict[str, list[list[tuple[int, str]]]] = {}
+        self._hyphens: dict[str, deque[list[tuple[int, str]]]] = {}
         self.items: list[Item] = []
         self.translated: list[Item] = []
         self.within: list[_Text] = []
@@ -164,7 +167,7 @@ class _Text:
             self._cap_is_joined = first.text[:1].isalnum()
             first.text = text_of(self._cap) + first.text
         writer = ItemWriter(self._format, self._plain)
-        writer.add(nodes, ())
+        writer.add(nodes, None)
         self.items = with_ranges(writer.finish())
 
     # Reading
@@ -214,12 +217,12 @@ class _Text:
     def _holder(self, head: list[Any], pieces: list[Piece], container: Any, depth: int,
                 tail: Sequence[Any] = ()) -> Node:  # fmt: skip
         """A Holder; a Thing between words if it holds none itself."""
-        every = list(all_pieces(pieces))
-        if any(is_word(*piece) for piece in every):
+        if any(is_word(run, child) or container_of(child) in self._with_words for run, child in pieces):
             holder = Holder(head, self._nodes(pieces, depth), container, list(tail))
-            if any(isinstance(node, Words) and node.text for node in flat(holder.content)):
+            if any(isinstance(node, Holder) or (isinstance(node, Words) and node.text) for node in holder.content):
                 return holder
             return Thing([Level.of(holder)], holder.has_end)  # its words are texts within this one
+        every = list(all_pieces(pieces))
         content = [] if container is not None else self._runs(pieces)
         return Thing([*head, *content, *tail], any(is_end(*piece) for piece in every) or has_part_of_field(every))
 
@@ -252,15 +255,20 @@ class _Text:
             children = [child for _, child in group]
             if run is None:
                 elements += children
-            elif len(children) == sum(child.tag != WORD + "rPr" for child in run):
+                continue
+            if run not in self._n_left:
+                self._n_left[run] = sum(child.tag != WORD + "rPr" for child in run)
+            if len(children) == self._n_left[run]:
                 elements.append(run)
             else:
                 elements.append(self._copier.run_with(run, children))
+                self._n_left[run] -= len(children)
         return elements
 
     def _find_hyphens(self, nodes: list[Node]) -> None:
         """Remembers the words with hyphens of Word's own, so that a word that stays keeps them."""
-        text, marks = [], []
+        text: list[str] = []
+        marks: deque[tuple[int, str]] = deque()
         length = 0
         for node in flat(nodes):
             if isinstance(node, Hyphen):
@@ -270,9 +278,12 @@ class _Text:
         if not marks:
             return
         for match in _WORD_WITH_HYPHENS.finditer("".join(text)):
-            own = [(place - match.start(), tag) for place, tag in marks if match.start() <= place < match.end()]
+            own = []
+            while marks and marks[0][0] < match.end():
+                place, tag = marks.popleft()
+                own += [(place - match.start(), tag)] if place >= match.start() else []
             if own:
-                self._hyphens.setdefault(match[0].casefold(), []).append(own)
+                self._hyphens.setdefault(match[0].casefold(), deque()).append(own)
 
     # Writing
 
@@ -295,7 +306,7 @@ class _Text:
         last, children = 0, []
         for match in _WORD_WITH_HYPHENS.finditer(text) if self._hyphens else ():
             own = self._hyphens.get(match[0].casefold())
-            for place, tag in own.pop(0) if own else ():
+            for place, tag in own.popleft() if own else ():
                 place += match.start()
                 children += [text_element(model, text[last:place]), model.makeelement(tag)]
                 last = place + len(HYPHENS[tag])

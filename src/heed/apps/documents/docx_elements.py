@@ -52,12 +52,39 @@ def pieces_of(container: Any) -> Iterator[Piece]:
 
 def all_pieces(pieces: Iterable[Piece]) -> Iterator[Piece]:
     """Pieces and those within them that belong to the same text."""
-    for run, child in pieces:
-        inner = container_of(child)
-        if inner is None:
+    # No recursion: a generator within others would pass each piece through all of them.
+    levels = [iter(pieces)]
+    while levels:
+        for run, child in levels[-1]:
+            inner = container_of(child)
+            if inner is not None:
+                levels.append(pieces_of(inner))
+                break
             yield run, child
         else:
-            yield from all_pieces(pieces_of(inner))
+            levels.pop()
+
+
+def containers_of_words(pieces: Iterable[Piece]) -> set[Any]:
+    """The elements within pieces, as `container_of` gives them, that hold words of the same text."""
+    found: set[Any] = set()
+    levels, containers = [iter(pieces)], [None]
+    while levels:
+        for run, child in levels[-1]:
+            inner = container_of(child)
+            if inner is not None:
+                levels.append(pieces_of(inner))
+                containers.append(inner)
+                break
+            if is_word(run, child):
+                place = len(containers) - 1
+                while place and containers[place] not in found:
+                    found.add(containers[place])
+                    place -= 1
+        else:
+            levels.pop()
+            containers.pop()
+    return found
 
 
 def container_of(element: Any) -> Any:
@@ -151,10 +178,26 @@ def is_link(code: str) -> bool:
 
 def set_children(element: Any, children: list[Any]) -> None:
     """Puts these in the place of all but its properties."""
+    # What is in its place stays there: lxml goes through all that is within an element that is moved.
+    kept = set(children)
     for child in list(element):
-        if child.tag not in PROPERTIES:
+        if child.tag not in PROPERTIES and child not in kept:
             element.remove(child)
-    element.extend(children)
+    following = _not_properties(next(iter(element), None))
+    for child in children:
+        if child is following:
+            following = _not_properties(child.getnext())
+        elif following is not None:
+            following.addprevious(child)
+        else:
+            element.append(child)
+
+
+def _not_properties(element: Any) -> Any:
+    """This element, or the first one behind it that is no properties; None if there is none."""
+    while element is not None and element.tag in PROPERTIES:
+        element = element.getnext()
+    return element
 
 
 def string_of(element: Any) -> str:

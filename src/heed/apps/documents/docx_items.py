@@ -14,6 +14,8 @@ from heed.apps.documents.docx_elements import (
 from heed.apps.documents.docx_package import WORD
 from heed.apps.documents.items import MAX_DEPTH, Item, Tag
 
+MAX_SPLIT = 6  # holders within each other that an end closes and opens again
+
 # Marks that begin and end a range, by the name of what they mark.
 _RANGE = re.compile(r"(?P<kind>.*?)(?:Range)?(?P<end>Start|End)")
 
@@ -38,14 +40,23 @@ class Thing:
     """A thing between words, which ends the sentence if `is_end`.
 
     parts: its elements; a `Written` and a `Level` stand for theirs. number: the words that it shows, if they are the
-    same in any language. path: what it is in. joint: for what is the end of a paragraph within a text.
+    same in any language. holder: what it is in. joint: for what is the end of a paragraph within a text.
     """
 
     parts: list[Any]
     is_end: bool = False
     number: str = ""
-    path: tuple["Holder", ...] = ()
+    holder: "Holder | None" = None
     joint: Joint | None = None
+
+    def holders_within(self, outer: "Holder | None") -> "list[Holder] | None":
+        """The holders between `outer` and this thing, outermost first; None if it is not in `outer`."""
+        found: list[Holder] = []
+        holder = self.holder
+        while holder is not None and holder is not outer and holder.depth > (outer.depth if outer else 0):
+            found.append(holder)
+            holder = holder.parent
+        return found[::-1] if holder is outer else None
 
 
 @dataclass(eq=False)
@@ -53,7 +64,7 @@ class Holder:
     """An element that holds runs and goes where its words go; also a link that is a field, from its code to its end.
 
     The content goes between head and tail, or, if there is a container, into this: an element that is the head or in
-    it.
+    it. parent: the holder that it is in; depth: the number of holders down to this one.
     """
 
     head: list[Any]
@@ -61,15 +72,22 @@ class Holder:
     container: Any = None
     tail: list[Any] = field(default_factory=list)
     is_written: bool = False
+    parent: "Holder | None" = None
+    depth: int = 1
     has_end: bool = field(init=False)
-    stays_open: bool = field(init=False)  # where it holds an end, and cannot be closed there and opened again
+    stays_open: bool = field(init=False)  # where it holds an end, and is not closed there and opened again
+    n_kept_open: int = 0  # of the holders down to this one
+    _height: int = field(init=False)  # holders with an end within each other, this one included
 
     def __post_init__(self) -> None:
-        inner = [node for node in self.content if isinstance(node, Holder)]
-        self.has_end = any(i.has_end for i in inner) or any(isinstance(n, Thing) and n.is_end for n in self.content)
-        # Controls and ruby are not written twice: an end within one ends all sentences that touch it.
+        inner = [node for node in self.content if isinstance(node, Holder) and node.has_end]
+        self.has_end = bool(inner) or any(isinstance(node, Thing) and node.is_end for node in self.content)
+        self._height = 1 + max((i._height for i in inner), default=0)
+        # Controls and ruby are not written twice: an end within one ends all sentences that touch it. So it does in
+        # what holds too many others, or each end would cost as much as all that it is in.
         self._can_split = self.container is None or self.container is self.head[0]
-        self.stays_open = self.has_end and (not self._can_split or any(i.stays_open for i in inner))
+        is_split = self._can_split and self._height <= MAX_SPLIT and not any(i.stays_open for i in inner)
+        self.stays_open = self.has_end and not is_split
 
     def around(self, content: list[Any], copier: Copier) -> list[Any]:
         """Its elements with this content; from the second time on copies of them, or none if there may be but one."""
@@ -103,11 +121,16 @@ Node = Words | Thing | Holder
 
 
 def flat(nodes: list[Node]) -> Iterator[Words | Thing]:
-    for node in nodes:
-        if isinstance(node, Holder):
-            yield from flat(node.content)
-        else:
+    """The nodes that are not holders, and those in holders."""
+    levels = [iter(nodes)]
+    while levels:
+        for node in levels[-1]:
+            if isinstance(node, Holder):
+                levels.append(iter(node.content))
+                break
             yield node
+        else:
+            levels.pop()
 
 
 class ItemWriter:
@@ -120,15 +143,15 @@ class ItemWriter:
         self._run: Any = None  # whose format is open
         self._waiting: list[Tag] = []  # things behind the last word of a format, which are in it if it goes on
 
-    def add(self, nodes: list[Node], path: tuple[Holder, ...]) -> None:
-        """path: what the nodes are in."""
+    def add(self, nodes: list[Node], parent: Holder | None) -> None:
+        """parent: what the nodes are in."""
         # Tags are written as late as possible, with the next word: things and empty runs between two words of the same
         # format do not cut it in two.
         for node in nodes:
             if isinstance(node, Words):
                 if not node.text:
                     continue
-                self._begin(path)
+                self._begin(parent)
                 is_plain = (format := self._format_of(node.run)) == self._plain
                 if self._run is not None and (is_plain or self._format_of(self._run) != format):
                     self._end_format()
@@ -138,42 +161,48 @@ class ItemWriter:
                     self._items.append(Tag("open", node.run, "run"))
                 self._items.append(node.text)
             elif isinstance(node, Thing):
-                node.path = path
+                node.holder = parent
                 if node.joint:
                     self._end(0)
                     self._items.append(Tag("break", node))
                 elif node.is_end:
-                    self._end(sum(holder.stays_open for holder in path))
+                    self._end(parent.n_kept_open if parent else 0)
                     self._items.append(Tag("cut", node))
                 else:
-                    self._begin(path)
+                    self._begin(parent)
                     self._waiting.append(Tag("atom", node, text=node.number))
             else:
-                self._add_holder(node, path)
+                self._add_holder(node, parent)
 
-    def _add_holder(self, holder: Holder, path: tuple[Holder, ...]) -> None:
-        within = (*path, holder)
+    def _add_holder(self, holder: Holder, parent: Holder | None) -> None:
+        holder.parent = parent
+        holder.depth = 1 + (parent.depth if parent else 0)
+        holder.n_kept_open = holder.stays_open + (parent.n_kept_open if parent else 0)
         if holder.stays_open:
-            self._begin(path)
-            self._end(len(path))
+            self._begin(parent)
+            self._end(holder.depth - 1)
             self._items.append(Tag("cut", holder, "holder"))
             self._open.append(holder)
-        self.add(holder.content, within)
+        self.add(holder.content, holder)
         if holder.stays_open:
-            self._end(len(within))
+            self._end(holder.depth)
             self._items.append(Tag("cut", holder, "holder"))
             self._open.pop()
-        elif self._open == list(within):
-            self._end(len(path))
+        elif len(self._open) == holder.depth:
+            self._end(holder.depth - 1)
 
     def finish(self) -> list[Item]:
         """All items."""
         self._end(0)
         return self._items
 
-    def _begin(self, path: tuple[Holder, ...]) -> None:
-        """Opens those holders of a path that are not open."""
-        for holder in path[len(self._open) :]:
+    def _begin(self, innermost: Holder | None) -> None:
+        """Opens this holder and those around it, as far as they are not open."""
+        closed: list[Holder] = []
+        while innermost and innermost.depth > len(self._open):
+            closed.append(innermost)
+            innermost = innermost.parent
+        for holder in reversed(closed):
             self._end_format()
             self._flush()
             self._open.append(holder)
@@ -318,10 +347,10 @@ class Tree:
         self._waiting = []
 
     def _enter(self, holder: Holder) -> None:
-        depth, parts = len(self._levels) - 1, self._levels[-1].parts
+        parts = self._levels[-1].parts
         last = parts[-1] if parts else None
         ends = [thing for thing in self._waiting if thing.is_end]
-        are_within = all(thing.path[depth : depth + 1] == (holder,) for thing in ends)
+        are_within = all(thing.holders_within(holder) is not None for thing in ends)
         if not (are_within and isinstance(last, Level) and last.holder is holder):
             n_outside = self._waiting.index(ends[0]) if ends and are_within else len(self._waiting)
             for thing in self._waiting[:n_outside]:
@@ -334,10 +363,11 @@ class Tree:
     def _put_end(self, thing: Thing) -> None:
         """It stays in what it was in if this is the last that was written, or what is written next."""
         level = self._levels[-1]
-        if thing.path[: len(self._levels) - 1] != tuple(level.holder for level in self._levels[1:]):
+        holders = thing.holders_within(level.holder)
+        if holders is None:
             self._put(*thing.parts)
             return
-        for holder in thing.path[len(self._levels) - 1 :]:
+        for holder in holders:
             last = level.parts[-1] if level.parts else None
             is_behind_end = any(waiting.is_end for waiting in self._waiting)
             if is_behind_end or not (isinstance(last, Level) and last.holder is holder):
