@@ -9,7 +9,7 @@ import pytest
 
 from heed.config import read_toml, validated
 from heed.errors import HeedError
-from heed.runs.folder import RUN_NAMES, check_output_folder, open_run_folder
+from heed.runs.folder import RUN_NAMES, check_output_folder, open_run_folder, recipe_of_run
 from heed.runs.recipe import Recipe
 from heed.runtime.locks import Busy
 
@@ -87,6 +87,25 @@ def test_settings_that_an_older_heed_did_not_write_have_their_defaults(tmp_path)
     assert "dropout = 0.1\n" in text
     path.write_text(text.replace("dropout = 0.1\n", ""), encoding="utf-8")
     assert opened(run) == []
+
+
+def test_a_run_keeps_the_factor_of_its_learning_rate_unless_the_recipe_sets_one(tmp_path):
+    """Before 0.2 a preset's factor multiplied learning_rate, too."""
+    run, rate = tmp_path / "run", {"schedule": "constant", "learning_rate": 0.0005}
+    opened(run, training=rate | {"learning_rate_factor": 2.53})
+    for begun, changes, factor in (
+        (False, rate, 1.0),
+        (True, rate, 2.53),
+        (True, rate | {"learning_rate_factor": 1.0}, 1.0),
+        (True, rate | {"learning_rate": 0.0004}, 1.0),
+    ):
+        if begun and not (run / "data").exists():
+            made_of_text(run)
+        said: list[str] = []
+        kept = recipe_of_run(recipe(training=changes), run, report=said.append)
+        assert kept.training.learning_rate_factor == factor
+        assert [line for line in said if "training.learning_rate_factor=2.53 and keeps it" in line] == said
+        assert len(said) == (factor == 2.53)
 
 
 @pytest.mark.slow

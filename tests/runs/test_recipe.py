@@ -8,6 +8,7 @@ from heed.config import merged, parse_override, toml_text, validated
 from heed.errors import HeedError
 from heed.runs.recipe import Recipe, anchor_recipe, is_run_folder, preset_names, read_preset, read_recipe
 from heed.runs.recipes import recipe_names, recipe_text, recipe_title
+from heed.training.schedule import rate_of_step
 
 PROJECT = Path(__file__).resolve().parents[2]
 
@@ -196,3 +197,20 @@ def test_the_papers_recipes_take_the_average_and_all_others_the_better_model():
     assert {name for name in recipe_names() if not read_recipe(name).training.keep_better} == papers
     rows = {name for name in preset_names() if not read_preset(name, where="")["training"].get("keep_better", True)}
     assert rows == {name for name in preset_names() if name.startswith("table3-")}
+
+
+def test_a_learning_rate_is_the_rate_unless_the_same_file_or_call_has_a_factor_too(tmp_path):
+    """The factors of presets and recipes are equation 3's."""
+    constant = 'schedule = "constant"\nlearning_rate = 0.0005\n'
+    of_call = ["training.schedule=constant", "training.learning_rate=0.0005"]
+    for preset, training, overrides, rate in (
+        ("tiny", constant, [], 0.0005),
+        ("tiny", "learning_rate_factor = 0.7\n", of_call, 0.0005),
+        ("tiny", "", ["training.learning_rate_factor=2", *of_call], 0.001),
+        ("tiny", constant + "learning_rate_factor = 2.0\n", ["training.learning_rate=0.001"], 0.002),
+        ("tiny", "", [], 2.53 * 128**-0.5 * 2000**-0.5),
+    ):
+        text = f'preset = "{preset}"\n[data]\nsrc = "en"\ntgt = "de"\ncorpus = "any"\n[training]\n{training}'
+        (tmp_path / "mine.toml").write_text(text)
+        read = read_recipe(tmp_path / "mine.toml", overrides)
+        assert rate_of_step(2000, read.training, d_model=128) == pytest.approx(rate)

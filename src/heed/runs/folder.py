@@ -62,6 +62,32 @@ def open_run_folder(recipe: Recipe, run: Path, *, report: Report, wait: float = 
         yield
 
 
+def recipe_of_run(recipe: Recipe, run: Path, *, report: Report) -> Recipe:
+    """The recipe with absolute file names; workers, and later calls, read it from the run folder.
+
+    A run of an earlier version keeps the learning_rate_factor that it began with, unless the recipe sets one: then a
+    preset's multiplied learning_rate too.
+    """
+    anchored = anchor_recipe(recipe, Path.cwd())
+    path, ours = run / "config.toml", anchored.training
+    if "learning_rate_factor" in recipe.training.model_fields_set or not _has_begun(run):
+        return anchored
+    try:
+        began = validated(Recipe, read_toml(path), where=str(path)).training
+    except HeedError:  # not a run's: `open_run_folder` says so
+        return anchored
+    factor = began.learning_rate_factor
+    if ours.learning_rate is None or ours.learning_rate != began.learning_rate or factor == ours.learning_rate_factor:
+        return anchored
+    report(f"The run began with training.learning_rate_factor={factor:g} and keeps it, as the recipe sets none.")
+    return anchored.model_copy(update={"training": ours.model_copy(update={"learning_rate_factor": factor})})
+
+
+def _has_begun(run: Path) -> bool:
+    """Whether the run has made something of its text, so that its recipe is fixed."""
+    return (run / "config.toml").exists() and any(next(run.glob(made), None) for made in MADE_OF_TEXT)
+
+
 def check_all_see(run: Path, workers: Workers) -> None:
     """HeedError on a machine that does not see what the first worker writes to the run folder, and on all others."""
     name = f".shared.{secrets.token_hex(4)}{UNFINISHED}"
@@ -122,7 +148,7 @@ def _write_config(recipe: Recipe, run: Path, report: Report) -> None:
     """Writes RUN/config.toml. Once work has begun, reports what has changed, or refuses it."""
     path = run / "config.toml"
     new = _as_toml(recipe)
-    if path.exists() and any(next(run.glob(made), None) for made in MADE_OF_TEXT):
+    if _has_begun(run):
         # Settings that an older Heed did not write have their defaults; file names, it left relative.
         old = _as_toml(anchor_recipe(validated(Recipe, read_toml(path), where=str(path)), Path.cwd()))
         for table, name, change in _changes(old, new):

@@ -6,8 +6,8 @@ from heed.data.corpora.download import Corpora
 from heed.data.preparation.job import Preparation, Workforce
 from heed.errors import HeedError
 from heed.leases.inputs import PLANNED_SECONDS
-from heed.runs.folder import open_run_folder
-from heed.runs.recipe import Recipe, anchor_recipe
+from heed.runs.folder import open_run_folder, recipe_of_run
+from heed.runs.recipe import Recipe
 from heed.runs.tasks.translation_task import TranslationTask
 from heed.text.tokenizer_kinds import AnyTokenizer, load_tokenizer
 from heed.training.checkpoint import state_names
@@ -22,7 +22,8 @@ def prepare_run(recipe: Recipe, run: Path, corpora: Corpora, workforce: Workforc
         raise HeedError("heed prepare is for translation; heed train prepares trees.")
     if recipe.training.n_teachers:
         raise HeedError("training.n_teachers: the teachers come first, so heed train prepares the text.")
-    recipe, report = anchor_recipe(recipe, Path.cwd()), corpora.report
+    report = corpora.report
+    recipe = recipe_of_run(recipe, run, report=report)
     wait = PLANNED_SECONDS if workforce.share[1] > 1 else 0.0  # other shares begin at the same time
     with open_run_folder(recipe, run, report=report, wait=wait):
         files = TranslationTask(recipe).text_files(run, corpora)

@@ -168,10 +168,12 @@ def _recipe_of(values: dict[str, Any], path: Path, overrides: Sequence[str], *, 
     # A later override wins. File names in the recipe count from its folder, those in overrides from where we are.
     values = _current_names(values, where=str(path))
     _anchor_files(values, path.parent)
+    changes: dict[str, Any] = {}
     for text in overrides:
-        changes = _current_names(parse_override(text), where=f"--set {cut(text)}")
-        _anchor_files(changes, Path.cwd())
-        values = merged(values, changes)
+        change = _current_names(parse_override(text), where=f"--set {cut(text)}")
+        _anchor_files(change, Path.cwd())
+        changes = merged(changes, change)
+    values = _laid_over(values, changes)
     try:
         if of_run:  # its config.toml holds everything, also the given model's shape; the model may have gone
             return validated(Recipe, values, where=str(path))
@@ -181,7 +183,7 @@ def _recipe_of(values: dict[str, Any], path: Path, overrides: Sequence[str], *, 
         if not isinstance(preset, str):
             raise HeedError(f"{path}: setting preset: expected a name, found {shown(preset)}.")
         values = _with_given_shape(values, where=str(path))
-        recipe = validated(Recipe, merged(read_preset(preset, where=str(path)), values), where=str(path))
+        recipe = validated(Recipe, _laid_over(read_preset(preset, where=str(path)), values), where=str(path))
 
         # An override that changes nothing is an error, not a surprise after training.
         asked = [text.partition("=")[0].strip() for text in overrides]
@@ -198,6 +200,14 @@ def _recipe_of(values: dict[str, Any], path: Path, overrides: Sequence[str], *, 
         if not to_blame:
             raise
         raise HeedError(f"{error} (--set {shown(to_blame[-1])})") from None
+
+
+def _laid_over(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """`merged`, where a learning rate that `changes` brings is the rate: a factor of equation 3 in `base` goes."""
+    before, now = base.get("training"), changes.get("training")
+    if isinstance(before, dict) and isinstance(now, dict) and "learning_rate" in now and "learning_rate" not in before:
+        base = base | {"training": {name: value for name, value in before.items() if name != "learning_rate_factor"}}
+    return merged(base, changes)
 
 
 def _current_names(values: dict[str, Any], *, where: str) -> dict[str, Any]:

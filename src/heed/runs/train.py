@@ -29,9 +29,9 @@ from heed.model_folder import ModelCard, ModelFolder, load_model, read_config
 from heed.runs.average import KEPT, SUSTAINED, average_best, average_better, average_run
 from heed.runs.context import RunContext
 from heed.runs.evaluate import evaluate_run
-from heed.runs.folder import check_all_see, open_run_folder
+from heed.runs.folder import check_all_see, open_run_folder, recipe_of_run
 from heed.runs.prepare import lost_tokenizer
-from heed.runs.recipe import Recipe, anchor_recipe
+from heed.runs.recipe import Recipe
 from heed.runs.tasks.evaluation import Evaluation
 from heed.runs.teach import teach
 from heed.runtime.device import Machine, choose_machine, matrix_product_rate, micro_batch_tokens, n_threads
@@ -58,10 +58,11 @@ def train_recipe(
     run, not of its teachers. On a CPU a small model is trained by several processes (`n_workers`).
     """
     network_of(recipe.model, where=str(run))
-    recipe = anchor_recipe(recipe, Path.cwd())  # workers, and later calls, read it from the run folder
     machine = choose_machine(recipe.training.precision)
     workers = join_workers(machine.device)
-    context = RunContext(recipe, run, corpora if workers.first else corpora.without_reports(), machine, workers)
+    corpora_here = corpora if workers.first else corpora.without_reports()
+    recipe = recipe_of_run(recipe, run, report=corpora_here.report)
+    context = RunContext(recipe, run, corpora_here, machine, workers)
     with ExitStack() as stack:
         if workers.first:
             stack.enter_context(open_run_folder(recipe, run, report=context.report))
