@@ -256,7 +256,7 @@ def better(run, losses, last, **settings):
 
     def measure(model):
         save_model(run.parent / "measured", model, load_model(out).tokenizer, card)
-        return by_weights[weights_in(run.parent / "measured")]
+        return {"loss": by_weights[weights_in(run.parent / "measured")]}
 
     with closing(Logbook(run, resumed_step=20, repeated="average", report=said.append)) as logbook:
         title = average_better(run, settings, measure, report=said.append, card=card, logbook=logbook)

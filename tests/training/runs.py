@@ -47,6 +47,7 @@ def run_training(
     unigram_loss=math.inf,
     batches=None,
     mix=None,
+    is_trained=False,
     **changes,
 ):
     """Trains on copying; after `stop_after` validations an exception cuts it off, as a killed process would be.
@@ -110,5 +111,7 @@ def run_training(
         validate=validate,
         report=report,
         unigram_loss=unigram_loss,
+        stages=mix.begun_after(batches.sizes) if mix else {},
+        is_trained=is_trained,
     )
     return model, state

@@ -153,7 +153,7 @@ OLD_STATE = """{
 def test_a_state_that_calls_rollbacks_detours_is_read(tmp_path):
     (tmp_path / "trainer.json").write_text(OLD_STATE)
     values = json.loads(OLD_STATE)
-    values |= {"rollbacks": values.pop("detours"), "saved_unit": ""}
+    values |= {"rollbacks": values.pop("detours"), "saved_unit": "", "loss_of_best": values["best_loss"]}
     assert vars(read_train_state(tmp_path)) == vars(TrainState()) | values and values["rollbacks"] == 3
     (tmp_path / "trainer.json").write_text(OLD_STATE.replace("detours", "ways"))
     with pytest.raises(HeedError, match="not a checkpoint of this Heed"):

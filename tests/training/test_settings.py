@@ -74,5 +74,7 @@ def test_the_best_checkpoint_is_told_by_what_the_task_measures_and_only_where_it
 def test_the_best_of_a_validation_s_numbers_ranks_first_and_one_that_is_not_finite_last():
     by_loss, by_bleu = TrainingSettings(), TrainingSettings(best_by="bleu")
     numbers = [2.5, float("nan"), 30.0, float("inf")]
-    assert sorted(numbers, key=by_loss.rank)[:2] == [2.5, 30.0]
-    assert sorted(numbers, key=by_bleu.rank)[:2] == [30.0, 2.5]
+    assert min(numbers, key=lambda loss: by_loss.rank({"loss": loss})) == 2.5
+    ranks = {number: by_bleu.rank({"greedy_bleu": number, "loss": 1.0}) for number in numbers}
+    assert sorted(numbers, key=ranks.__getitem__)[:2] == [30.0, 2.5]
+    assert by_bleu.rank({"greedy_bleu": 2.5, "loss": 0.9}) < ranks[2.5]  # equal scores: the lower loss

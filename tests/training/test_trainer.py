@@ -25,11 +25,12 @@ from tests.training.test_distributed import joined
 from heed.backends.protocol import NotFiniteError
 from heed.data.batching import TokenBatches
 from heed.data.corpus.shard import ParallelCorpus
+from heed.data.mix import Mix, MixPart
 from heed.decoding.beam import beam_search
 from heed.decoding.settings import DecodingSettings
 from heed.errors import HeedError, Stopped
 from heed.model.architecture import Architecture
-from heed.model_folder import shared_weights
+from heed.model_folder import load_model, shared_weights
 from heed.runtime.manifest import seal
 from heed.training import step, trainer
 from heed.training.checkpoint import Checkpoints, checkpoint_steps, read_train_state
@@ -327,8 +328,21 @@ def test_without_dropout_training_does_not_go_back_to_take_the_same_steps_again(
 
 @pytest.mark.slow
 def test_patience_ends_training_and_the_reason_is_kept(tmp_path, number_tokenizer):
-    _, state = run_training(tmp_path, number_tokenizer, "patient", patience=2, max_steps=1000, falling=False)
+    options = {"patience": 2, "max_steps": 1000, "falling": False}
+    _, state = run_training(tmp_path, number_tokenizer, "patient", **options, warmup_steps=10)
     assert (state.step, state.finished) == (30, "no lower dev loss in 2 validations")
+    # Neither a validation in the warm-up counts nor one before the last stage of a mix, which the log marks.
+    said: list[str] = []
+    first = MixPart(name="first", weight=[1.0, 1.0, 0.0])
+    stages = Mix((first, MixPart(name="others", train=["a", "b"], weight=[0.0, 2.0, 1.0])), (7, 24), None)
+    for name, warm_up, end in (("warm", 25, 40), ("mixed", 10, 40)):
+        mix = stages if name == "mixed" else None
+        _, state = run_training(
+            tmp_path, number_tokenizer, name, **options, warmup_steps=warm_up, mix=mix, report=said.append
+        )
+        assert state.step == end
+    assert [entry["step"] for entry in entries(tmp_path / "mixed", "stage")] == [8, 25]
+    assert "step 25  a new stage of the mix begins: others 100.0%." in said
 
 
 @pytest.mark.slow
@@ -418,8 +432,10 @@ def test_a_checkpoint_that_failed_is_validated_and_counted_once(tmp_path, number
 
     monkeypatch.setattr(Checkpoints, "save", failing)
     with pytest.raises(HeedError, match="no space left"):
-        run_training(tmp_path, number_tokenizer, "run", patience=1)
-    _, state = run_training(tmp_path, number_tokenizer, "run", patience=1, falling=False)  # no better than step 10
+        run_training(tmp_path, number_tokenizer, "run", patience=1, warmup_steps=10)
+    _, state = run_training(  # no better than step 10
+        tmp_path, number_tokenizer, "run", patience=1, warmup_steps=10, falling=False
+    )
     assert [entry["step"] for entry in entries(tmp_path / "run", "validation")] == [10, 20]
     assert (state.step, state.best_step, state.best_loss) == (20, 10, 1.0)
 
@@ -439,8 +455,9 @@ def test_a_state_that_was_stopped_before_the_newest_checkpoint_is_not_resumed_fr
 
 @pytest.mark.slow
 def test_the_checkpoint_of_the_lowest_loss_is_kept_if_asked_for(tmp_path, number_tokenizer):
+    every_5 = {"checkpoint_every": "5 steps", "warmup_steps": 5}
     _, state = run_training(
-        tmp_path, number_tokenizer, "run", falling=False, checkpoint_every="5 steps", average_last="best", patience=4
+        tmp_path, number_tokenizer, "run", falling=False, average_last="best", patience=4, **every_5
     )
     checkpoints = tmp_path / "run" / "checkpoints"
     assert sorted(path.name for path in checkpoints.iterdir()) == ["20", "25", "best"]
@@ -710,12 +727,13 @@ def test_a_run_whose_batches_changed_resumes_to_the_same_bits(tmp_path, number_t
 
 @pytest.mark.slow
 def test_the_best_checkpoint_may_be_that_of_the_best_score(tmp_path, number_tokenizer):
-    scores = iter([3.0, 9.0, 8.0, 9.0])
+    scores = iter([3.0, 9.0, 8.0, 8.9])
     _, state = run_training(
         *(tmp_path, number_tokenizer, "run"),
         dev_score=lambda: next(scores),  # while the loss falls
         best_by="bleu",
         patience=2,
+        warmup_steps=5,
         checkpoint_every="5 steps",
         keep_checkpoints=1,
         average_last=1,
@@ -730,3 +748,37 @@ def test_the_best_checkpoint_may_be_that_of_the_best_score(tmp_path, number_toke
     )
     assert "The best checkpoint is now chosen by loss, among those from here on." in said
     assert (state.best_step, state.best_by) == (25, "loss")
+
+
+@pytest.mark.slow
+def test_equal_scores_are_ranked_by_loss(tmp_path, number_tokenizer):
+    """A BLEU of 0 as long as no four words in a row are right; meanwhile the loss falls."""
+    options = {"best_by": "bleu", "patience": 1, "warmup_steps": 1, "checkpoint_every": "5 steps"}
+    _, state = run_training(tmp_path, number_tokenizer, "run", **options)
+    assert (state.step, state.best_step, state.best_score) == (30, 30, 0.0)
+    # A state of an earlier version knows the lowest loss only.
+    saved = tmp_path / "run" / "checkpoints" / "30" / "trainer.json"
+    values = json.loads(saved.read_text())
+    del values["loss_of_best"]
+    saved.write_text(json.dumps(values))
+    assert read_train_state(saved.parent).loss_of_best == state.best_loss
+
+
+@pytest.mark.slow
+def test_a_trained_model_that_a_run_starts_from_is_the_first_to_beat(tmp_path, number_tokenizer):
+    losses = iter([1.0, 1.5, 1.4, 1.3])
+    options = {"dev_loss": lambda: next(losses), "keep_checkpoints": 1, "average_last": 1, "is_trained": True}
+    with pytest.raises(KeyboardInterrupt):
+        run_training(tmp_path, number_tokenizer, "run", stop_after=2, **options)
+    model, state = run_training(tmp_path, number_tokenizer, "run", **options)
+    assert [entry["step"] for entry in entries(tmp_path / "run", "validation")] == [0, 10, 20, 30]
+    assert (state.step, state.best_step, state.best_loss) == (30, 0, 1.0)
+    checkpoints = tmp_path / "run" / "checkpoints"
+    assert sorted(path.name for path in checkpoints.iterdir()) == ["30", "best"]
+    torch.manual_seed(1)
+    given = type(model)(model.arch, len(number_tokenizer))
+    saved = load_model(checkpoints / "best").model
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(saved.parameters(), given.parameters(), strict=True))
+    # Its own steps are those of a run that never validated it.
+    run_training(tmp_path, number_tokenizer, "straight")
+    assert_same_run(tmp_path / "run", tmp_path / "straight")

@@ -137,21 +137,24 @@ class Mix:
 
         sizes: the pairs of each part; where they are not known, shares that follow from them are not shown.
         """
-        lines = []
-        for stage in range(len(self.stages) + 1):
-            known = sizes is not None or self.parts[0].weight is not None
-            shares = self.shares(stage, sizes or [1] * len(self.parts)) if known else [None] * len(self.parts)
-            texts = [
-                part.name
-                + (" by its size" if share is None else f" {share:.1%}")
-                + (f" (tag {part.tag})" if part.tag else "")
-                for part, share in zip(self.parts, shares, strict=True)
-                if share != 0
-            ]
-            text = " + ".join(texts)
-            if not known and self.temperature not in (None, 1):
-                text += f", to the power of 1 / {self.temperature:g}"
-            end = self.end_of(stage)
-            before = f"until step {end:,}: " if end else "then " if self.stages else ""
-            lines.append(before + text)
-        return lines
+        ends = [*(f"until step {end:,}: " for end in self.stages), "then " if self.stages else ""]
+        return [end + self._line(stage, sizes) for stage, end in enumerate(ends)]
+
+    def begun_after(self, sizes: Sequence[int]) -> dict[int, str]:
+        """The steps after which another stage begins, and the shares of its parts as `lines` has them."""
+        return {step: self._line(stage, sizes) for stage, step in enumerate(self.stages, start=1)}
+
+    def _line(self, stage: int, sizes: Sequence[int] | None) -> str:
+        known = sizes is not None or self.parts[0].weight is not None
+        shares = self.shares(stage, sizes or [1] * len(self.parts)) if known else [None] * len(self.parts)
+        texts = [
+            part.name
+            + (" by its size" if share is None else f" {share:.1%}")
+            + (f" (tag {part.tag})" if part.tag else "")
+            for part, share in zip(self.parts, shares, strict=True)
+            if share != 0
+        ]
+        text = " + ".join(texts)
+        if not known and self.temperature not in (None, 1):
+            text += f", to the power of 1 / {self.temperature:g}"
+        return text

@@ -1,7 +1,7 @@
 """The last checkpoints of a run → one model folder, with what its training cost."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,7 +14,7 @@ from heed.errors import HeedError
 from heed.model.cost import training_flops
 from heed.model.networks import network_of
 from heed.model.transformer import Transformer
-from heed.model_folder import MODEL_FILES, ModelCard, load_weights, read_config, save_model
+from heed.model_folder import MODEL_FILES, ModelCard, load_model, load_weights, read_config, save_model
 from heed.runs.folder import check_output_folder
 from heed.runs.recipe import RUN_CONFIG, read_recipe, run_meant
 from heed.runs.tasks.evaluation import Evaluation, score_table
@@ -30,6 +30,7 @@ from heed.training.settings import TrainingSettings
 
 SUSTAINED = "sustained FLOP/s"  # on the card: of a large matrix product on the machine that trained, of all workers
 KEPT = "kept"  # on the card: what became the model, and why
+START = "model that training started from"
 SIZES = (1, 2, 5, 10, 20)  # of the averages that `average_best` compares
 
 
@@ -64,7 +65,7 @@ class _Candidate:
 def average_better(
     run: Path,
     settings: TrainingSettings,
-    measure: Callable[[Transformer], float],
+    measure: Callable[[Transformer], Mapping[str, float]],
     *,
     report: Report,
     card: ModelCard,
@@ -72,8 +73,8 @@ def average_better(
 ) -> str:
     """As `average_run`, unless the best checkpoint is better on dev: then that becomes RUN/model. Returns which it is.
 
-    measure: the number of dev that tells the best checkpoint in training (`settings.best_by`), of a model. Both are
-    measured anew, are reported, entered into the logbook and put on the card.
+    measure: the numbers of dev, of a model, among them the one that tells the best checkpoint in training
+    (`settings.best_by`). Both are measured anew, are reported, entered into the logbook and put on the card.
     """
     # The folder is checked first: reading and averaging checkpoints of a large model takes a while.
     assert isinstance(settings.average_last, int)
@@ -83,27 +84,28 @@ def average_better(
     average, newest = _last_of(folders, len(folders)), folders[-1]
     best = _best_checkpoint(run, settings, report)
 
-    # The average stands unless the best checkpoint is another model with a better number; a tie keeps it.
+    # The average stands unless the best checkpoint is another model with better numbers; a tie keeps it.
     chosen, title = average, "average"
     card.trained_on[KEPT] = average.title
     if average.folders == [best]:
         card.trained_on[KEPT] += ", which is also the best on dev"
     elif best is not None:
-        rival = _Candidate(f"best checkpoint (step {_step(best):,})", [best])
-        numbers = [_number_on_dev(candidate, measure) for candidate in (average, rival)]
-        (ours, theirs), name = map(short, numbers), settings.best_number
+        rival = _Candidate(f"best checkpoint (step {_step(best):,})" if _step(best) else START, [best])
+        name = settings.best_number
+        numbers = [_numbers_on_dev(candidate, measure, settings) for candidate in (average, rival)]
+        ours, theirs = (short(of_one[name]) for of_one in numbers)
         report(f"On dev, the {average.title} has a {name} of {ours}, the {rival.title} of {theirs}.")
         if settings.rank(numbers[1]) < settings.rank(numbers[0]):
             report(f"The {average.title} is worse, so the {rival.title} is kept (training.keep_better).")
-            chosen, title, ours, theirs = rival, "best checkpoint", theirs, ours
+            chosen, title, ours, theirs = rival, "best checkpoint" if _step(best) else START, theirs, ours
 
         # Both numbers stay on the card and in the log, so that the choice can be followed later.
         other = average if chosen is rival else rival
         card.trained_on[KEPT] = f"{chosen.title}: {name} {ours} on dev; the {other.title} has {theirs}"
-        for candidate, number in zip((average, rival), numbers, strict=True):
+        for candidate, of_one in zip((average, rival), numbers, strict=True):
             kept = "yes" if candidate is chosen else "no"
             entry = {"name": candidate.title, "steps": candidate.steps, "kept": kept}
-            logbook.record("average", int(newest.name), **entry, **{name: number})
+            logbook.record("average", int(newest.name), **entry, **{name: of_one[name]})
 
     # RUN/model changes only now.
     _save_average(chosen.folders, out, _with_costs(card, newest))
@@ -171,7 +173,7 @@ def _candidates(run: Path, folders: Sequence[Path], settings: TrainingSettings, 
     best = _best_checkpoint(run, settings, report)
     if best not in (None, folders[-1]):
         what = "lowest dev loss" if settings.best_by == "loss" else f"highest {settings.best_number} on dev"
-        candidates.append(_Candidate(f"checkpoint of {what}", [best]))
+        candidates.append(_Candidate(f"checkpoint of {what}" if _step(best) else START, [best]))
     return candidates
 
 
@@ -181,12 +183,7 @@ def _last_of(folders: Sequence[Path], n: int) -> _Candidate:
 
 def _best_checkpoint(run: Path, settings: TrainingSettings, report: Report) -> Path | None:
     """The undamaged one on disk whose validation was the best; None if the log knows none."""
-    name = settings.best_number
-    ranks = {
-        entry["step"]: settings.rank(entry[name])
-        for entry in read_entries(run / "metrics.jsonl")
-        if entry.get("kind") == "validation" and isinstance(entry.get(name), float) and math.isfinite(entry[name])
-    }
+    ranks = {step: settings.rank(numbers) for step, numbers in _validations(run, settings).items()}
     best = run / "checkpoints" / BEST
     steps = checkpoint_steps(run / "checkpoints")
     kept = [*_good([best] * best.is_dir(), report), *(run / "checkpoints" / str(step) for step in steps)]
@@ -194,12 +191,40 @@ def _best_checkpoint(run: Path, settings: TrainingSettings, report: Report) -> P
     return next((folder for folder in known if _good([folder], report)), None)
 
 
-def _number_on_dev(candidate: _Candidate, measure: Callable[[Transformer], float]) -> float:
-    """A number of dev; ∞, which ranks last, where the model's numbers are not finite."""
+def _validations(run: Path, settings: TrainingSettings) -> dict[int, dict[str, float]]:
+    """The numbers of the validations in the log by step, of those that tell the best checkpoint."""
+    return {
+        entry["step"]: {name: number for name, number in entry.items() if isinstance(number, float)}
+        for entry in read_entries(run / "metrics.jsonl")
+        if entry.get("kind") == "validation"
+        and isinstance(entry.get(settings.best_number), float)
+        and math.isfinite(entry[settings.best_number])
+    }
+
+
+def report_if_worse(
+    run: Path, settings: TrainingSettings, measure: Callable[[Transformer], Mapping[str, float]], *, report: Report
+) -> None:
+    """Says if RUN/model is worse on dev than the model that training started from, whose validation is step 0's."""
+    start = _validations(run, settings).get(0)
+    if start is None:
+        return
+    numbers, name = measure(load_model(run / "model").model), settings.best_number
+    if settings.rank(numbers) > settings.rank(start):
+        report(
+            f"Warning: on dev, {run / 'model'} has a {name} of {short(numbers[name])}, worse than the "
+            f"{short(start[name])} of the {START}, {settings.start_from}."
+        )
+
+
+def _numbers_on_dev(
+    candidate: _Candidate, measure: Callable[[Transformer], Mapping[str, float]], settings: TrainingSettings
+) -> Mapping[str, float]:
+    """Numbers of dev; ∞, which ranks last, where the model's are not finite."""
     try:
         return measure(_network(candidate.folders))
     except NotFiniteError:
-        return math.inf
+        return {"loss": math.inf, settings.best_number: math.inf}
 
 
 def _evaluate(
@@ -251,6 +276,7 @@ def _report_average(folders: Sequence[Path], out: Path, report: Report) -> None:
 def _good_checkpoints(run: Path, last: int | None, report: Report) -> list[Path]:
     """Those of the last checkpoints, or of all, whose files are what their manifests say, oldest first."""
     steps = checkpoint_steps(run / "checkpoints")
+    steps = [step for step in steps if step] or steps  # what training started from is no part of an average
     if not steps:
         hint = run_meant(run) or "expected a run folder with checkpoints/STEP in it."
         raise HeedError(f"{run}: no checkpoints; {hint}")

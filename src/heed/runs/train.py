@@ -26,7 +26,7 @@ from heed.model.cost import n_parameters
 from heed.model.networks import is_installed, network_of
 from heed.model.transformer import Transformer
 from heed.model_folder import ModelCard, ModelFolder, load_model, read_config
-from heed.runs.average import KEPT, SUSTAINED, average_best, average_better, average_run
+from heed.runs.average import KEPT, SUSTAINED, average_best, average_better, average_run, report_if_worse
 from heed.runs.context import RunContext
 from heed.runs.evaluate import evaluate_run
 from heed.runs.folder import check_all_see, open_run_folder, recipe_of_run
@@ -42,7 +42,7 @@ from heed.training.checkpoint import Checkpoints, TrainState, state_names
 from heed.training.distributed import ALONE, is_spawned, join_workers, may_spawn, spawn_workers
 from heed.training.divergence import unigram_loss
 from heed.training.logbook import Logbook
-from heed.training.trainer import train
+from heed.training.trainer import NO_STAGES, train
 
 MACHINE, IDS_HASH = "machine", "sha256 of its ids"  # on the card
 MAX_SPAWNING_PARAMETERS = 10_000_000  # a larger model trains in one process: see `n_workers`
@@ -118,10 +118,10 @@ def train_files(context: RunContext, files: TextFiles, *, callbacks: Callbacks =
     # First weights come from the seed, unless a given model replaces them.
     torch.manual_seed(settings.seed)
     model = network_of(recipe.model)(recipe.model, len(tokenizer), tokenizer.src_vocab_size)
-    if given is not None:
+    if is_trained := given is not None:
         report(f"Starting from the weights in {settings.start_from}.")
         model.load_state_dict(given.model.state_dict())
-        del given
+    del given
 
     # Limits that these data break are found before hours of training.
     _check_positions(recipe, prepared)
@@ -163,6 +163,8 @@ def train_files(context: RunContext, files: TextFiles, *, callbacks: Callbacks =
         report=report,
         callbacks=callbacks,
         unigram_loss=unigram_loss(prepared.train, prepared.dev, vocab_size=len(tokenizer), eos=tokenizer.special.eos),
+        stages=batches.mix.begun_after(batches.sizes) if isinstance(batches, MixedBatches) else NO_STAGES,
+        is_trained=is_trained,
     )
 
     # The other workers are done: averages and scores are made by one process, with all threads.
@@ -178,14 +180,14 @@ def train_files(context: RunContext, files: TextFiles, *, callbacks: Callbacks =
         names = [part.name for part in batches.mix.parts]
         card.trained_on["passes"] = ", ".join(f"{name} {n:.2f}" for name, n in zip(names, passes, strict=True))
 
-    # The number by which training chose its best checkpoint, of any model.
+    # The numbers by which training chose its best checkpoint, of any model.
     alone = replace(context, workers=ALONE)
 
-    def measure(model: Transformer) -> float:
+    def measure(model: Transformer) -> Mapping[str, float]:
         model = model.to(machine.device, machine.dtype).eval()
         if settings.best_by == "loss":
-            return cross_entropy(model, _all_batches(dev, machine))
-        return _validation(alone, files, dev, tokenizer)(model)[settings.best_number]
+            return {"loss": cross_entropy(model, _all_batches(dev, machine))}
+        return _validation(alone, files, dev, tokenizer)(model)
 
     # RUN/model becomes an average of checkpoints or the best of them, as average_last and keep_better say.
     on_dev: Mapping[Path, Evaluation] = {}
@@ -201,6 +203,8 @@ def train_files(context: RunContext, files: TextFiles, *, callbacks: Callbacks =
             else:
                 card.trained_on[KEPT] = "the average, whatever the best checkpoint scores (training.keep_better=false)"
                 average_run(run, last=settings.average_last, report=report, card=card)
+        if settings.average_last == "best" or not settings.keep_better:
+            report_if_worse(run, settings, measure, report=report)
         return evaluate_run(context, files, title=title, known=on_dev)
 
 

@@ -66,6 +66,7 @@ class TrainState:
     best_loss: float = float("inf")  # the lowest dev loss
     best_by: str = "loss"  # what `best_step` is the best by: the setting
     best_score: float = float("-inf")  # the highest, if by a score
+    loss_of_best: float = float("inf")  # the dev loss of `best_step`, which decides between equal scores
     best_step: int = -1  # of the best checkpoint; not known to older ones
     validations_since_best: int = 0
     validations_diverged: int = 0  # in a row: worse than the frequencies of the words
@@ -100,21 +101,25 @@ class TrainState:
         share = (earlier + self.batch) / max(1, earlier + n_batches)
         return self.epoch + (self.window + share) / self.n_windows
 
-    def rank_validation(self, settings: TrainingSettings, numbers: Mapping[str, float]) -> None:
-        """Counts a validation of this step: whether it is the best so far, by the setting `best_by`."""
+    def rank_validation(self, settings: TrainingSettings, numbers: Mapping[str, float], *, patient_after: int) -> None:
+        """Counts a validation of this step: whether it is the best so far, by the setting `best_by`.
+
+        patient_after: the step until which a validation that is not the best does not count against the run.
+        """
         loss, number = numbers["loss"], numbers[settings.best_number]
-        best = self.best_loss if settings.best_by == "loss" else self.best_score
-        if settings.rank(number) < settings.rank(best):
-            self.best_step, self.validations_since_best = self.step, 0
-        else:
-            self.validations_since_best += 1
+        best = {settings.best_number: self.best_score, "loss": self.loss_of_best}
+        if settings.best_by == "loss":
+            best["loss"] = self.best_loss
+        if is_best := settings.rank(numbers) < settings.rank(best):
+            self.best_step, self.loss_of_best = self.step, loss
+        self.validations_since_best = 0 if is_best or self.step <= patient_after else self.validations_since_best + 1
         self.best_loss = min(loss, self.best_loss)
         if settings.best_by != "loss":
             self.best_score = max(number, self.best_score)
 
     def rank_anew(self, settings: TrainingSettings) -> None:
         """Begins to choose the best checkpoint among those from here on, since `best_by` has changed."""
-        self.best_loss, self.best_score, self.best_step = math.inf, -math.inf, -1
+        self.best_loss, self.best_score, self.loss_of_best, self.best_step = math.inf, -math.inf, math.inf, -1
         self.best_by, self.validations_since_best = settings.best_by, 0
 
     def add(self, work: Workload) -> None:
@@ -213,6 +218,8 @@ def read_train_state(folder: Path) -> TrainState:
     values = read_json(folder / "trainer.json")
     if "detours" in values:  # as older checkpoints call it
         values["rollbacks"] = values.pop("detours")
+    # Before it was kept, the lowest loss stands for it: only a lower one then decides between equal scores.
+    values.setdefault("loss_of_best", values.get("best_loss", math.inf))
     try:
         if values.get("limits") is not None:
             values["limits"] = BatchLimits(*values["limits"])
@@ -240,6 +247,10 @@ def _read_checkpoint(folder: Path, model: Transformer, optimizer: torch.optim.Op
         if any(state[kind].shape != parameter.shape for kind in ("exp_avg", "exp_avg_sq")):
             raise HeedError(f"{folder / 'trainer.safetensors'}: moments of another shape than the weights.")
     load_weights(model, weights, where=folder / "model.safetensors")
+    if not states:  # of step 0: in place, since captured passes hold these tensors
+        for kept in optimizer.state.values():
+            for tensor in kept.values():
+                tensor.zero_()
     for parameter, state in states.items():
         optimizer.state[parameter] = {kind: tensor.to(parameter.device) for kind, tensor in state.items()}
     return train_state
@@ -249,7 +260,7 @@ def _moments(model: Transformer, optimizer: torch.optim.Optimizer) -> dict[str, 
     return {
         f"{kind}.{name}": tensor.detach().cpu().contiguous()
         for name, parameter in model.named_parameters()
-        for kind, tensor in optimizer.state[parameter].items()
+        for kind, tensor in optimizer.state.get(parameter, {}).items()  # none before the first step
     }
 
 

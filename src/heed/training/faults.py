@@ -60,7 +60,7 @@ class FaultCounter:
 
 def no_way_back(settings: TrainingSettings, state: TrainState, n_rollbacks: int, *, has_dropout: bool) -> str:
     """Why training cannot go on from this checkpoint after its n-th rollback; an empty string if it can."""
-    if state.step == 0:
+    if state.checkpoint_step < 0 and state.step == 0:
         return "there is no checkpoint to go back to"
     if not (settings.cutoff or has_dropout):
         return (

@@ -7,11 +7,14 @@ from heed.training.settings import TrainingSettings
 class Limits:
     """The limits of the settings, compared with where the run stands.
 
-    elapsed: seconds of training by the first worker's clock, so that all workers stop at the same step.
+    elapsed: seconds of training by the first worker's clock, so that all workers stop at the same step. patient_after:
+    the step from which on `patience` counts, when the warm-up and all stages of a mix but the last are over.
     """
 
-    def __init__(self, settings: TrainingSettings, state: TrainState):
+    def __init__(self, settings: TrainingSettings, state: TrainState, *, last_stage: int = 0):
+        """last_stage: the step after which the last stage of a mix begins."""
         self._settings, self._state = settings, state
+        self.patient_after = max(settings.warmup_steps, last_stage)
         self._interval, self._unit = settings.checkpoint_interval
         self.max_steps = settings.max_steps
         self.elapsed = state.seconds
@@ -38,7 +41,9 @@ class Limits:
             return f"max_epochs={settings.max_epochs}"
         if settings.max_minutes is not None and self.elapsed >= settings.max_minutes * 60:
             return f"max_minutes={settings.max_minutes:g}"
-        if settings.patience is not None and state.validations_since_best >= settings.patience:
+        # An older Heed counted from the first step on.
+        is_patient = settings.patience is not None and state.step > self.patient_after
+        if is_patient and state.validations_since_best >= (settings.patience or 0):
             number = "lower dev loss" if settings.best_by == "loss" else f"higher {settings.best_number} on dev"
             return f"no {number} in {settings.patience} validations"
         return ""

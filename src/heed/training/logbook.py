@@ -66,7 +66,7 @@ class Logbook:
                     new.write(line.rstrip(b"\n") + b"\n")
 
     def record(self, kind: str, step: int, **numbers: float | str) -> None:
-        """Adds one entry; `kind` is train, validation, fault, average or test."""
+        """Adds one entry; `kind` is train, validation, stage, fault, average or test."""
         if not self._writing:
             return
         # JSON has neither NaN nor ∞.

@@ -95,7 +95,8 @@ class TrainingSettings(ScheduleSettings):
         default=None,
         ge=1,
         le=MAX_COUNT,
-        description="stop after this many validations that are not better than all before, by best_by",
+        description="stop after this many validations that are not better than all before, by best_by, or by the loss "
+        "where that is equal; counted after the warm-up and, with data.mix_stages, in the last stage",
     )
     precision: Precision = Field(default="auto", description="auto: bf16 where the hardware is fast at it, else fp32")
     report_every: int = Field(default=100, ge=1, le=MAX_COUNT, description="steps between two entries of the log")
@@ -163,11 +164,14 @@ class TrainingSettings(ScheduleSettings):
         """The name, among the numbers of a validation, of the one that tells the best checkpoint."""
         return "loss" if self.best_by == "loss" else f"greedy_{self.best_by}"
 
-    def rank(self, number: float) -> float:
-        """Such a number as one of which the lowest is the best; ∞ for one that is not finite."""
-        if not math.isfinite(number):
-            return math.inf
-        return number if self.best_by == "loss" else -number
+    def rank(self, numbers: Mapping[str, float]) -> tuple[float, float]:
+        """The place of a validation's numbers, of which the lowest is the best: by `best_number`, then by the loss.
+
+        ∞ stands for a number that is not finite.
+        """
+        number, loss = numbers[self.best_number], numbers.get("loss", math.inf)
+        first = number if self.best_by == "loss" else -number
+        return (first if math.isfinite(number) else math.inf, loss if math.isfinite(loss) else math.inf)
 
     @property
     def n_passes(self) -> int:

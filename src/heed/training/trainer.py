@@ -3,10 +3,11 @@
 import math
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import NoReturn
 
 import torch
@@ -37,11 +38,12 @@ ROLLBACK_SEED, WORKER_SEED = 7919, 104_729
 
 # What a checkpoint changes in the state.
 OF_A_CHECKPOINT = (
-    *("saved", "checkpoint_step", "best_loss", "best_score", "best_step", "validations_since_best"),
+    *("saved", "checkpoint_step", "best_loss", "best_score", "loss_of_best", "best_step", "validations_since_best"),
     *("validations_diverged", "diverged_step", "finished"),
 )
 
 Validate = Callable[[Transformer], dict[str, float]]
+NO_STAGES: Mapping[int, str] = MappingProxyType({})
 
 
 def train(
@@ -57,6 +59,8 @@ def train(
     report: Callable[[str], None],
     callbacks: Callbacks = NO_CALLBACKS,
     unigram_loss: float = math.inf,
+    stages: Mapping[int, str] = NO_STAGES,
+    is_trained: bool = False,
 ) -> TrainState:
     """Trains until a limit of the settings, from the newest checkpoint if there is one; the last state is saved.
 
@@ -66,11 +70,25 @@ def train(
     After SIGINT, SIGTERM or SIGHUP it finishes the current step, saves its state and raises Stopped. HeedError if
     losses stay not finite, if not even one pair fits into memory, or, with the state saved, if memory runs out later or
     if the dev loss stays above `unigram_loss` after the warm-up, which is dev's by the frequencies of the words alone.
+
+    stages: the steps after which another stage of a mix begins, and what it is. is_trained: whether the model comes
+    with trained weights, which are then validated and saved as step 0, so that they may be the best.
     """
     # The newest checkpoint, or the first weights.
     weights = MasterWeights(model, machine)
     optimizer = make_optimizer(weights.masters, settings)
-    setup = _Setup(weights, optimizer, settings, machine, workers, checkpoints, validate, unigram_loss)
+    setup = _Setup(
+        weights,
+        optimizer,
+        settings,
+        machine,
+        workers,
+        checkpoints,
+        validate,
+        unigram_loss=unigram_loss,
+        stages=stages,
+        is_trained=is_trained,
+    )
     # Workers may have different amounts of memory, but all must plan the same batches.
     wanted_micro_tokens = workers.broadcast(batches.micro_tokens)
     state = _restore(setup, wanted_micro_tokens)
@@ -124,6 +142,8 @@ class _Setup:
     checkpoints: Checkpoints
     validate: Validate
     unigram_loss: float
+    stages: Mapping[int, str]
+    is_trained: bool
 
 
 def _restore(setup: _Setup, wanted_micro_tokens: int) -> TrainState:
@@ -197,7 +217,8 @@ class _Loop:
         self.machine, self.workers = setup.machine, setup.workers
         self.checkpoints, self.validate = setup.checkpoints, setup.validate
         self.batches, self.logbook, self.state = batches, logbook, state
-        self.limits = Limits(self.settings, state)
+        self.stages, self.is_trained = setup.stages, setup.is_trained
+        self.limits = Limits(self.settings, state, last_stage=max(self.stages, default=0))
         self.progress = Progress(state, self.limits, logbook, self.machine.device)
         self.faults = FaultCounter(batches, logbook, state)
         self.divergence = DivergenceCheck(
@@ -215,6 +236,9 @@ class _Loop:
         state = self.state
         if state.validations_diverged >= MAX_DIVERGED:  # in an earlier call
             raise Diverged(state.finished)
+        # What training starts from is the first to beat.
+        if self.is_trained and state.step == 0 and state.checkpoint_step < 0:
+            self._checkpoint()
         # One that is due already was kept off by a signal or a lack of memory.
         if state.checkpoint_step != state.step and self.limits.checkpoint_is_due():
             self._checkpoint()
@@ -274,6 +298,9 @@ class _Loop:
             longest = max(max(batch.src.shape[1], batch.tgt_in.shape[1]) for batch in collated)
             self._end_without_memory(f"step {step:,}, on sentences of up to {longest:,} tokens")
         # Where the run stands now; the log's next line takes the means.
+        if state.step in self.stages:
+            self.logbook.record("stage", step, text=self.stages[state.step])
+            self.logbook.report(f"step {step:,}  a new stage of the mix begins: {self.stages[state.step]}.")
         state.step, state.batch = step, state.batch + 1
         state.add(work.times(settings.n_passes))
         self.task.done = step
@@ -325,7 +352,7 @@ class _Loop:
         before = {name: getattr(state, name) for name in OF_A_CHECKPOINT}
         self.logbook.record("validation", state.step, **numbers)
         self.divergence.count(numbers["loss"], train_nll=self.workers.broadcast(self.progress.mean_nll()))
-        state.rank_validation(self.settings, numbers)
+        state.rank_validation(self.settings, numbers, patient_after=self.limits.patient_after)
         shown = "  ".join(f"{name} {short(value)}" for name, value in numbers.items())
         self.logbook.report(f"step {state.step:,}  dev: {shown}")
         state.finished = self.limits.reason_to_end()

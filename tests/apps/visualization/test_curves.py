@@ -21,12 +21,13 @@ def test_curves_of_two_runs_are_lines_of_text(tmp_path, heed):
     log(tmp_path / "second", {10: 8.0, 20: 3.0})
     log(tmp_path / "second", {20: 3.5, 30: 2.25})  # it was resumed from step 10
     log(tmp_path / "second", {10: 9.0}, kind="train", learning_rate=0.001)
+    log(tmp_path / "first", {21: 0.0}, kind="stage")
     done = heed("plot", f"a={tmp_path / 'first'}", str(tmp_path / "second"))
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     begin = lines.index("dev loss, nats a token, from 2.000 (▁) to 4.500 (█)")
     assert lines[begin + 1] == "  █▇▁▂  a: steps 10 to 40"
-    assert lines[begin + 2] == "  8.000 → 2.500; lowest 2.000 at step 30"
+    assert lines[begin + 2] == "  8.000 → 2.500; lowest 2.000 at step 30; new stage at step 21"
     assert lines[begin + 4] == "  8.000 → 2.250; lowest 2.250 at step 30"
     assert any(line.startswith("learning rate") for line in lines)
 
@@ -35,6 +36,7 @@ def test_curves_of_two_runs_are_lines_of_text(tmp_path, heed):
 def test_curves_are_a_picture(tmp_path, heed, suffix):
     pytest.importorskip("matplotlib")
     run = log(tmp_path / "first", {10: 8.0, 20: 4.0}, greedy_bleu=1.5)
+    log(run, {11: 0.0}, kind="stage")
     assert heed("plot", run, "--out", tmp_path / f"curves.{suffix}").returncode == 0
     content = (tmp_path / f"curves.{suffix}").read_bytes()
     assert b"dev BLEU, greedy" in content if suffix == "svg" else content.startswith(b"\x89PNG")

@@ -40,11 +40,12 @@ QUANTITIES = (
 
 @dataclass(frozen=True)
 class Curve:
-    """One quantity of one run: values by step, in order."""
+    """One quantity of one run: values by step, in order. stages: where a new stage of a mix begins."""
 
     run: str
     steps: Sequence[int]
     values: Sequence[float]
+    stages: Sequence[int] = ()
 
 
 def curves_of(runs: Mapping[str, Path]) -> dict[Quantity, list[Curve]]:
@@ -75,7 +76,8 @@ def _curve(label: str, entries: Sequence[Mapping[str, Any]], quantity: Quantity)
         if entry.get("kind") == quantity.kind and isinstance(entry.get(quantity.name), (int, float))
     }
     steps = sorted(values)
-    return Curve(label, steps, [values[step] for step in steps])
+    stages = sorted({entry["step"] for entry in entries if entry.get("kind") == "stage"})
+    return Curve(label, steps, [values[step] for step in steps], stages)
 
 
 def text_of(curves: Mapping[Quantity, Sequence[Curve]]) -> Iterator[str]:
@@ -88,9 +90,10 @@ def text_of(curves: Mapping[Quantity, Sequence[Curve]]) -> Iterator[str]:
             best = best_of(curve.values)
             at = curve.steps[curve.values.index(best)]
             yield f"  {_blocks(curve, low, high)}  {curve.run}: steps {curve.steps[0]:,} to {curve.steps[-1]:,}"
+            begun = f"; new stage at step {', '.join(f'{step:,}' for step in curve.stages)}" if curve.stages else ""
             yield (
                 f"  {_number(curve.values[0])} → {_number(curve.values[-1])}; "
-                f"{'lowest' if quantity.falls else 'highest'} {_number(best)} at step {at:,}"
+                f"{'lowest' if quantity.falls else 'highest'} {_number(best)} at step {at:,}{begun}"
             )
 
 
@@ -127,7 +130,9 @@ def _draw(figure: Any, curves: Mapping[Quantity, Sequence[Curve]]) -> None:
     panels = figure.subplots(n_rows, n_columns, squeeze=False).ravel()
     for panel, (quantity, of_runs) in zip(panels, curves.items(), strict=False):
         for curve in of_runs:
-            panel.plot(curve.steps, curve.values, label=curve.run, linewidth=1)
+            (line,) = panel.plot(curve.steps, curve.values, label=curve.run, linewidth=1)
+            for step in curve.stages:
+                panel.axvline(step, color=line.get_color(), linewidth=0.8, linestyle=":")
         low, high = _limits(quantity, of_runs)
         margin = 0.05 * (high - low) or 1.0
         panel.set_ylim(low - margin, high + margin)
