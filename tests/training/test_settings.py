@@ -78,3 +78,17 @@ def test_the_best_of_a_validation_s_numbers_ranks_first_and_one_that_is_not_fini
     ranks = {number: by_bleu.rank({"greedy_bleu": number, "loss": 1.0}) for number in numbers}
     assert sorted(numbers, key=ranks.__getitem__)[:2] == [30.0, 2.5]
     assert by_bleu.rank({"greedy_bleu": 2.5, "loss": 0.9}) < ranks[2.5]  # equal scores: the lower loss
+
+
+def test_a_falling_schedule_that_may_be_cut_short_is_remarked_on():
+    falling = {"schedule": "cosine", "learning_rate": 0.001, "warmup_steps": 10, "max_steps": 1000}
+    for changes, n_steps, remark in (
+        ({}, None, ""),
+        ({"patience": 3}, 5000, "falls until max_steps=1,000, and patience=3 can end the run before, at a rate"),
+        ({"max_minutes": 5.0}, None, "and max_minutes=5 can end the run before, at"),
+        ({"max_epochs": 2}, 300.0, "and max_epochs=2 can end the run before (after some 300 steps), at"),
+        ({"max_epochs": 2}, 1000.0, ""),
+        ({"schedule": "constant", "patience": 3}, None, ""),
+    ):
+        found = TrainingSettings(**falling | changes).cut_schedule(n_steps)
+        assert remark in found and bool(found) == bool(remark)

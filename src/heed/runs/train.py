@@ -42,6 +42,7 @@ from heed.training.checkpoint import Checkpoints, TrainState, state_names
 from heed.training.distributed import ALONE, is_spawned, join_workers, may_spawn, spawn_workers
 from heed.training.divergence import unigram_loss
 from heed.training.logbook import Logbook
+from heed.training.settings import TrainingSettings
 from heed.training.trainer import NO_STAGES, train
 
 MACHINE, IDS_HASH = "machine", "sha256 of its ids"  # on the card
@@ -129,6 +130,9 @@ def train_files(context: RunContext, files: TextFiles, *, callbacks: Callbacks =
         _report_unreachable(prepared.train, recipe.decoding, report)
     n_weights = n_parameters(recipe.model, len(tokenizer), tokenizer.src_vocab_size)
     report(f"The model has {n_weights:,} parameters, {len(tokenizer):,} ids.")
+
+    if remark := settings.cut_schedule(_expected_steps(prepared.train, settings)):
+        report(remark)
 
     # The card is saved with every checkpoint, so it is made before the first.
     batches = _training_batches(context, files, prepared.train, tokenizer)
@@ -287,6 +291,16 @@ def _report_unreachable(corpus: TrainingCorpus, settings: DecodingSettings, repo
             f"{settings.max_extra_tokens} or max_tokens let a translation be, first in the pair of {file}, line "
             f"{line:,}."
         )
+
+
+def _expected_steps(corpus: TrainingCorpus, settings: TrainingSettings) -> float | None:
+    """The fewest steps that max_epochs allow; None where other limits may come first, or none is set."""
+    if settings.max_epochs is None or settings.max_minutes is not None:
+        return None
+    n_src, n_tgt, n_pairs, _ = corpus.length_counts().T
+    limits = settings.batch_src_tokens, settings.batch_tgt_tokens
+    n_batches = max(((side * n_pairs).sum() / most for side, most in zip((n_src, n_tgt), limits, strict=True)))
+    return float(settings.max_epochs * n_batches)
 
 
 def _card(context: RunContext, files: TextFiles, corpus: TrainingCorpus) -> ModelCard:

@@ -8,7 +8,7 @@ from pydantic import Field, field_validator, model_validator
 
 from heed.config import shown
 from heed.runtime.device import Precision
-from heed.training.schedule import MAX_COUNT, ScheduleSettings
+from heed.training.schedule import FALLING, MAX_COUNT, ScheduleSettings
 
 MAX_SEED = 2**31
 IntervalUnit = Literal["steps", "epochs", "minutes"]
@@ -172,6 +172,25 @@ class TrainingSettings(ScheduleSettings):
         number, loss = numbers[self.best_number], numbers.get("loss", math.inf)
         first = number if self.best_by == "loss" else -number
         return (first if math.isfinite(number) else math.inf, loss if math.isfinite(loss) else math.inf)
+
+    def cut_schedule(self, n_steps: float | None = None) -> str:
+        """A remark that the run may end before a falling schedule has fallen; empty if nothing can end it earlier.
+
+        n_steps: how many it takes by max_epochs and max_minutes, if that can be told.
+        """
+        if self.schedule not in FALLING:
+            return ""
+        limits: dict[str, float | None] = {"patience": self.patience}
+        if n_steps is None or n_steps < 0.9 * self.max_steps:
+            limits |= {"max_epochs": self.max_epochs, "max_minutes": self.max_minutes}
+        if not (named := [f"{name}={value:g}" for name, value in limits.items() if value is not None]):
+            return ""
+        expected = f" (after some {n_steps:,.0f} steps)" if len(limits) > 1 and n_steps is not None else ""
+        return (
+            f"Remark: training.schedule={self.schedule} falls until max_steps={self.max_steps:,}, and "
+            f"{' or '.join(named)} can end the run before{expected}, at a rate near its highest. Set max_steps to the "
+            "steps that the run will take, or choose another schedule."
+        )
 
     @property
     def n_passes(self) -> int:

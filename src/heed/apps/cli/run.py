@@ -169,6 +169,8 @@ def _dry_run(recipe: "Recipe", corpora: "Corpora", as_json: bool) -> None:
     with progress("Timing steps"):
         expected = forecast(recipe.model, recipe.training, vocab_size=recipe.tokenizer.vocab_size, n_pairs=n_pairs)
     workers = n_workers(recipe, choose_machine(recipe.training.precision))
+    if remark := recipe.training.cut_schedule(expected.n_steps):
+        say(remark)
     if as_json:
         mix = {"mix": recipe.data.mixture.lines()} if recipe.data.mixture else {}
         print_json({"pairs": n_pairs, **mix, "workers": workers, "teachers": n_teachers, **expected.numbers()})
