@@ -1,6 +1,7 @@
 """Whatever the model, every parse is a tree over exactly the words; what a treebank's layout holds is found."""
 
 import json
+import math
 import pickle
 import random
 import shutil
@@ -111,6 +112,16 @@ def test_what_is_not_parsed_is_said_and_keeps_its_words(tokenizer):
     assert {leaf.label for leaf in tagged.tree.leaves()} == {"X"}
     assert short.confidence > 0 and blank.tree is None and blank.confidence == 0
     assert [line.split(":")[0] for line in said] == ["sentence 1", "sentence 4"]
+
+
+def test_the_confidence_counts_the_symbols_that_were_written(tokenizer):
+    """The geometric mean; a tree that was cut off has no end to count."""
+    parser = Parser(random_model(len(tokenizer), 1), tokenizer, BEAM, TAGS)
+    ids = tuple(tokenizer.symbols[symbol] for symbol in ("(S", "NN", ")S"))
+    for ended, n_symbols in ((True, 4), (False, 3)):
+        parse = parser._parse(["dog"], None, Hypothesis(ids, -1.5, -1.5, ended))
+        assert parse.confidence == pytest.approx(math.exp(-1.5 / n_symbols))
+    assert parser._parse(["dog"], None, Hypothesis((), 0.0, 0.0, False)).confidence == 0
 
 
 def test_a_text_in_place_of_words_is_refused(tokenizer):

@@ -69,8 +69,8 @@ class Parse:
 
     tree: None for a blank sentence, and where an unconstrained search wrote no tree over the words.
 
-    confidence: the geometric mean of the symbols' probabilities; 0 of a blank or far too long sentence, which was not
-    parsed.
+    confidence: the geometric mean of the symbols' probabilities, the end's among them unless the tree was cut off; 0 of
+    a blank or far too long sentence, which was not parsed.
     """
 
     words: tuple[str, ...]
@@ -274,7 +274,8 @@ class Parser(PickledByValue):
             tree = restore(words, symbols, tags, self._lexicon.form, self.linearisation.order)
         except ValueError:
             tree = None
-        confidence = math.exp(best.log_prob / (len(best.ids) + 1))
+        n_symbols = len(best.ids) + best.ended
+        confidence = math.exp(best.log_prob / n_symbols) if n_symbols else 0.0
         return Parse(tuple(words), tree, best.score, best.log_prob, confidence)
 
 
