@@ -45,6 +45,8 @@ def trained(installed, tmp_path_factory, heed) -> Path:
 def test_its_network_is_trained_averaged_and_used_by_name(trained, installed, heed):
     model, env = trained / "runs" / "small" / "model", {"PYTHONPATH": str(installed)}
     assert read_config(model).arch.network == "GatedTransformer"
+    trained_on = read_config(model).card.trained_on
+    assert trained_on["network's package"] == trained_on["schedule's package"] == "heed-gated 0.1"
     for command in (["translate", model], ["info", model], ["average", trained / "runs" / "small", "--last", "1"]):
         done = heed(*command, stdin="seven\n", env=env)
         assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
@@ -69,6 +71,22 @@ def test_without_its_package_every_command_refuses_it_in_one_line(trained, heed,
         assert_one_clear_line(done, said, "package that offers it" if not is_recipe else "an installed package offers")
     done = heed("export", model, tmp_path / "out", "--to", "names")
     assert_one_clear_line(done, "--to names: expected huggingface, ctranslate2 or marian.")
+
+
+def test_two_packages_with_one_name_are_refused(trained, installed, heed, tmp_path):
+    """Which of them is loaded would depend on the order of folders."""
+    other = tmp_path / "packages"
+    shutil.copytree(installed / "heed_gated-0.1.dist-info", other / "gated_too-2.0.dist-info")
+    metadata = other / "gated_too-2.0.dist-info" / "METADATA"
+    metadata.write_text(metadata.read_text().replace("Name: heed-gated", "Name: gated-too").replace("0.1", "2.0"))
+    env = {"PYTHONPATH": f"{installed}:{other}"}
+    both = "the packages gated-too 2.0 and heed-gated 0.1 both offer it"
+    model = trained / "runs" / "small" / "model"
+    assert_one_clear_line(heed("translate", model, env=env), f"GatedTransformer: {both} (entry points heed.networks)")
+    for change, name in ((CHANGES[:2], "GatedTransformer"), (CHANGES[2:], "triangle")):
+        done = heed("train", "small.toml", "--run", tmp_path / "run", *change, cwd=trained, env=env)
+        assert_one_clear_line(done, f"{name}: {both}")
+    assert not (tmp_path / "run").exists()
 
 
 def test_programs_that_have_no_such_network_are_not_exported_to(trained, installed, heed, tmp_path):

@@ -9,7 +9,7 @@ from typing import Any
 from heed.errors import HeedError
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
-from heed.runtime.extensions import extension, installed
+from heed.runtime.extensions import extension, installed, provider
 
 _given: dict[str, type[Transformer]] = {}  # by name, for the whole process: whoever loads a folder may need it
 
@@ -46,6 +46,11 @@ def network_of(arch: Architecture, *, where: str = "") -> type[Transformer]:
 def is_installed(arch: Architecture) -> bool:
     """Whether every process of this machine can have the network of these settings."""
     return arch.network is None or arch.network in installed("heed.networks")
+
+
+def package_of(arch: Architecture) -> str | None:
+    """The installed package, with its version, that offers this network; None if Heed or the program itself does."""
+    return None if arch.network is None or arch.network in _given else provider("heed.networks", arch.network)
 
 
 def own_weight_shapes(arch: Architecture, vocab_size: int, src_vocab_size: int | None) -> dict[str, tuple[int, ...]]:

@@ -22,6 +22,7 @@ from heed.decoding.scoring import batch_nll, cross_entropy, perplexity
 from heed.decoding.settings import DecodingSettings
 from heed.decoding.stream import Source, maximum_length
 from heed.errors import HeedError
+from heed.model import networks
 from heed.model.cost import n_parameters
 from heed.model.networks import is_installed, network_of
 from heed.model.transformer import Transformer
@@ -37,6 +38,7 @@ from heed.runs.teach import teach
 from heed.runtime.device import Machine, choose_machine, matrix_product_rate, micro_batch_tokens, n_threads
 from heed.runtime.files import remove_unfinished
 from heed.text.tokenizer_kinds import AnyTokenizer
+from heed.training import schedule
 from heed.training.callbacks import NO_CALLBACKS, Callbacks
 from heed.training.checkpoint import Checkpoints, TrainState, state_names
 from heed.training.distributed import ALONE, is_spawned, join_workers, may_spawn, spawn_workers
@@ -58,7 +60,8 @@ def train_recipe(
     again. Returns the scores on dev and the test sets, of the average and of the last checkpoint. callbacks: of the
     run, not of its teachers. On a CPU a small model is trained by several processes (`n_workers`).
     """
-    network_of(recipe.model, where=str(run))
+    network_of(recipe.model, where=str(run))  # a missing package shows before the text is prepared
+    schedule.package_of(recipe.training)
     machine = choose_machine(recipe.training.precision)
     workers = join_workers(machine.device)
     corpora_here = corpora if workers.first else corpora.without_reports()
@@ -305,8 +308,14 @@ def _expected_steps(corpus: TrainingCorpus, settings: TrainingSettings) -> float
 
 def _card(context: RunContext, files: TextFiles, corpus: TrainingCorpus) -> ModelCard:
     card = context.task.card(files)
+    recipe = context.recipe
+    packages = {
+        "network's package": networks.package_of(recipe.model),
+        "schedule's package": schedule.package_of(recipe.training),
+    }
     card.trained_on.update(
-        {
+        {what: package for what, package in packages.items() if package is not None}
+        | {
             "pairs": len(corpus),
             IDS_HASH: corpus.fingerprint,
             MACHINE: str(context.machine),

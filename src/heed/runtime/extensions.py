@@ -21,15 +21,26 @@ def installed(group: Group) -> dict[str, EntryPoint]:
     return {found.name: found for found in entry_points(group=group)}
 
 
-def extension(group: Group, name: str) -> Any:
-    """The object of an entry point. HeedError if there is none of this name, or if its package cannot be imported."""
-    found = installed(group).get(name)
-    if found is None:
+def provider(group: Group, name: str) -> str:
+    """The package that offers an entry point, with its version. HeedError if none does, or more than one."""
+    offered = entry_points(group=group, name=name)
+    packages = [f"{found.dist.name} {found.dist.version}" if found.dist else found.module for found in offered]
+    if not packages:
         raise HeedError(f"{name}: no installed package offers it (entry points {group}).")
+    if len(packages) > 1:
+        raise HeedError(
+            f"{name}: the packages {' and '.join(sorted(packages))} both offer it (entry points {group}); uninstall "
+            "all but one."
+        )
+    return packages[0]
+
+
+def extension(group: Group, name: str) -> Any:
+    """The object of an entry point. HeedError as `provider` raises it, or if its package cannot be imported."""
+    package = provider(group, name)
     try:
-        return found.load()
+        return installed(group)[name].load()
     except Exception as error:  # whatever that package raises
-        package = found.dist.name if found.dist else found.module
         message = " ".join(str(error).split())
         raise HeedError(
             f"{name}: the package {package} cannot be loaded ({type(error).__name__}: {message})."

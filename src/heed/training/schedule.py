@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 
 from heed.config import Settings, shown
 from heed.errors import HeedError
-from heed.runtime.extensions import extension, installed
+from heed.runtime.extensions import extension, installed, provider
 
 MAX_COUNT = 10**9  # larger steps, tokens and epochs are mistakes
 
@@ -64,6 +64,11 @@ class ScheduleSettings(Settings):
 
 
 Schedule = Callable[[int, ScheduleSettings, int], float]
+
+
+def package_of(settings: ScheduleSettings) -> str | None:
+    """The installed package, with its version, that offers the schedule; None for one of Heed's."""
+    return None if settings.schedule in SCHEDULES else provider("heed.schedules", settings.schedule)
 
 
 def learning_rate(step: int, *, d_model: int, warmup_steps: int, factor: float = 1.0) -> float:
