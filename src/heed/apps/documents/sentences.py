@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 from itertools import accumulate
 
-from heed.apps.documents.abbreviations import ABBREVIATIONS, SEEN, Abbreviations, ends_sentence, is_marker
+from heed.apps.documents.abbreviations import SEEN, Abbreviations, abbreviations, ends_sentence, is_marker
 from heed.apps.documents.placeholders import KEPT
 from heed.errors import HeedError
 
@@ -21,6 +21,16 @@ _IN_BRACKETS = re.compile(
 )
 _BEFORE_CAPITAL = re.compile(
     r"(?<![^\W\d_])([^\W\d_]{2,30})(?:[.…][\"”’»)\]]{0,2}|[!?]) +(?=[\"“«(\[¿¡]{0,2}((?=[^\W\d_])\w+))"
+)
+# Full stops that sentencex does not know: Khmer's, but in its "etc.", and Tibetan's.
+_MORE_STOPS = re.compile("[។៕།༎](?!ល។)[។៕།༎”»’]* *")
+# Dutch 's and 't, which sentencex takes for the ends of a quotation.
+_APOSTROPHE = re.compile(r"(?<!\S)['’](?=[stnkmr]\b)")
+_OPENING = re.compile(r"(?<=\s)[\"'“”„‘’«»‹›¿¡(\[]+\Z")
+# A sentence goes on behind what somebody says: small letters, particles of Japanese, and Chinese verbs of saying.
+_QUOTED = re.compile("[.!?…。！？][\"'”“’‘»«›‹」』)\\]]+\\Z")
+_GOES_ON = re.compile(
+    "と(?![うきこてっにもり])|って|など|なんて|を|[^\\W\\d_。！？「“]{0,4}(?:[说說问問喊]|[叫答]道?[：，。])"
 )
 # Characters that are split at a time: the splitter's time grows with the square of their number.
 MAX_SPLIT = 10_000
@@ -41,19 +51,20 @@ def splitter(language: str) -> Splitter:
 
     # Rules are those of a language, whatever its region.
     code = re.split("[-_]", language.lower(), maxsplit=1)[0]
-    words = ABBREVIATIONS.get(code)
+    words = abbreviations(code)
 
     # sentencex proposes ends; our rules for brackets and for words that begin sentences add some, and what we know of
     # abbreviations takes others away.
     def split(text: str) -> list[Span]:
         spans = []
         text = text.translate(_AS_SPACES)
+        told = _APOSTROPHE.sub("\u02bc", text)
         for first, last in _windows(text):
             start = first
-            ends = set(accumulate(map(len, sentencex.segment(code, text[first:last])), initial=first))
-            ends |= _ends_at_brackets(text, first, last)
-            if words is not None:
-                ends |= _ends_before_starters(text, first, last, words)
+            ends = set(accumulate(map(len, sentencex.segment(code, told[first:last])), initial=first))
+            ends = {max(first, end - _n_opening(text, end)) if end < last else end for end in ends}
+            ends |= {match.end() for match in _MORE_STOPS.finditer(text, first, last)}
+            ends |= _ends_at_brackets(text, first, last) | _ends_before_starters(text, first, last, words)
             for end in sorted(ends - {first}):
                 if end < last and not _may_end(text, start, end, words):
                     continue
@@ -65,14 +76,23 @@ def splitter(language: str) -> Splitter:
     return split
 
 
-def _may_end(text: str, start: int, end: int, words: Abbreviations | None) -> bool:
+def _n_opening(text: str, end: int) -> int:
+    """How many quotes and brackets before `end` open what stands behind it, such as 's Avonds."""
+    found = None if text[end : end + 1].isspace() else _OPENING.search(text[max(0, end - 4) : end])
+    return len(found[0]) if found else 0
+
+
+def _may_end(text: str, start: int, end: int, words: Abbreviations) -> bool:
     """Whether a sentence from `start` may end at `end`, where a splitter ends it."""
     before = text[max(start, end - 2 * SEEN) : end].rstrip(WHITE_SPACE)
+    after = text[end : end + SEEN]
+    if _QUOTED.search(before) and (after.lstrip()[:1].islower() or _GOES_ON.match(after)):
+        return False
     if before.endswith(".") and not text[end - 1 : end].isspace() and not text[end : end + 1].isspace():
         return False  # within a word, such as "J.-C."
     if end - start < SEEN and is_marker(text[start:end]):
         return False
-    return words is None or ends_sentence(before, text[end : end + SEEN], words)
+    return ends_sentence(before, after, words)
 
 
 def _ends_before_starters(text: str, first: int, last: int, words: Abbreviations) -> set[int]:
