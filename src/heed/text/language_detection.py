@@ -27,7 +27,9 @@ class LanguageDetector:
         """
         if not any(c.isalpha() for c in text) or not self._known:
             return [(language, 0.0) for language in self._languages]
-        found = [(str(language), float(p)) for language, p in self._identifier.rank(text) if language in self._known]
+        # The detector knows words by the spaces around them, and hardly any in capitals.
+        padded = f" {text.lower() if text.isupper() else text} "
+        found = [(str(language), float(p)) for language, p in self._identifier.rank(padded) if language in self._known]
         return found + [(language, 0.0) for language in self._languages if language not in self._known]
 
     def most_probable(self, text: str) -> tuple[str, float]:

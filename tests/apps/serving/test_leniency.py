@@ -164,6 +164,18 @@ def test_a_text_that_is_already_in_the_target_language_stays_as_it_is(client):
     assert client.get(file["translatedFileUrl"]).text == GERMAN
 
 
+@pytest.mark.parametrize(
+    ("text", "language"),
+    [("Guten Tag", "de"), ("Straße", "de"), ("Danke", "de"), ("DER HUND LÄUFT", "de"), ("The dog runs", "en"),
+     ("Hello", "en"), ("twelve", "en")],
+)  # fmt: skip
+def test_short_texts_of_the_target_language_stay_and_others_are_translated(client, text, language):
+    answer = client.post("/translate", json={"q": text, "source": "auto", "target": "de"}).json()
+    assert answer["detectedLanguage"]["language"] == language
+    assert type(answer["detectedLanguage"]["confidence"]) is int
+    assert (answer["translatedText"] == text) is (language == "de")
+
+
 def test_a_text_that_tells_no_language_is_translated_into_the_target(client, three):
     for text in ("three", "12"):
         answer = client.post("/translate", json={"q": text, "source": "auto", "target": "de"}).json()

@@ -26,7 +26,6 @@ from heed.apps.serving.specification import (
     BYTES,
     COUNT,
     FLAG,
-    NUMBER,
     READ,
     TEXT,
     TEXTS,
@@ -37,7 +36,7 @@ from heed.apps.serving.specification import (
 )
 
 UPLOAD_PATH = "/translate_file"
-DETECTION = record(confidence=NUMBER, language=TEXT)
+DETECTION = record(confidence=COUNT, language=TEXT)
 
 
 class TranslateFields(Fields):
@@ -216,4 +215,4 @@ def routes(service: Service, files: FileStore) -> list[Route]:
 
 
 def _detection(language: str, probability: float) -> dict[str, Any]:
-    return {"confidence": round(100 * probability, 2), "language": language}
+    return {"confidence": round(100 * probability), "language": language}  # a whole number of percent

@@ -248,12 +248,13 @@ class Service:
     async def detect_source(self, text: str, target: str) -> tuple[str, float]:
         """The language that a text is most probably in, with its probability.
 
-        It may be the target, whose texts stay as they are. If none has half the probability, as for a number, the most
-        probable that the server translates to the target is taken.
+        It may be the target, whose texts stay as they are. If none has half the probability, as short texts have it,
+        it is the target if that is more probable than all that the server translates into it, else the first of these.
         """
         ranked = await self.detect(text)
-        translated = (found for found in ranked if (found[0], target) in self.engines)
-        return ranked[0] if ranked[0][1] >= 0.5 else next(translated, ranked[0])
+        source = next((found for found in ranked if (found[0], target) in self.engines), ranked[0])
+        of_target = next((found for found in ranked if found[0] == target), source)
+        return ranked[0] if ranked[0][1] >= 0.5 else of_target if of_target[1] > source[1] else source
 
     def deadline(self) -> float:
         """When a request that begins now must be answered, by the event loop's clock."""
