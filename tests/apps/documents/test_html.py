@@ -1,5 +1,6 @@
 import re
 from collections import Counter
+from html import unescape
 from html.parser import HTMLParser
 
 import pytest
@@ -338,6 +339,11 @@ def test_a_page_is_read_and_written_in_the_charset_that_it_declares(head, codec,
 
 def test_a_page_of_ascii_that_declares_nothing_stays_ascii():
     assert page_in(b"<p>caf&eacute; &mdash; it</p>") == b"<p>CAF&#201; &mdash; IT</p>"
+
+
+def test_a_page_that_declares_nothing_and_is_not_utf_8_is_windows_1252_as_in_browsers():
+    page = page_in("<p>café – “it”</p>".encode("cp1252"))
+    assert page.isascii() and unescape(page.decode()) == "<p>CAFÉ – “IT”</p>"
 
 
 def test_a_page_that_is_not_in_its_charset_is_refused():

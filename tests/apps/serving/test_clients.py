@@ -1,5 +1,6 @@
 """Real clients against a real server."""
 
+import asyncio
 import io
 import json
 import shutil
@@ -18,6 +19,9 @@ from libretranslatepy import LibreTranslateAPI
 from heed.apps.documents.formats import translate_text
 from heed.apps.documents.html import read_html, write_html
 from heed.apps.documents.markup import XMLText
+from heed.apps.serving.faults import Fault
+from heed.apps.serving.glossaries import GlossaryStore
+from heed.errors import HeedError
 
 TEXT = "seven hundred twelve. Forty-two!\n\n  three"
 
@@ -56,9 +60,23 @@ def test_deepl(server, expected):
         "",
     ]
     assert [str(language) for language in client.get_source_languages()] == ["EN"]
-    assert [(language.code, language.name) for language in client.get_target_languages()] == [("DE", "German")]
-    with pytest.raises(deepl.DeepLException, match="zz is not available"):
-        client.translate_text("a", source_lang="EN", target_lang="zz")
+    assert [(language.code, language.name) for language in client.get_target_languages()] == [
+        ("DE", "German"),
+        ("EN-GB", "English (British)"),
+        ("EN-US", "English (American)"),
+    ]
+    for target in ("EN-US", "EN-GB"):
+        assert client.translate_text("three", source_lang="EN", target_lang=target).text == "three"
+    (one,) = client.translate_text(["three"], target_lang="DE", model_type="prefer_quality_optimized")
+    assert one.model_type_used == "quality_optimized"
+    for languages in ({"target_lang": "XX"}, {"source_lang": "XX", "target_lang": "DE"}):
+        with pytest.raises(deepl.DeepLException, match=f"'{next(iter(languages))}' not supported: xx"):
+            client.translate_text("three", **languages)
+    many = client.translate_text(["three"] * 150, source_lang="EN", target_lang="DE")
+    assert len({found.text for found in many}) == 1 and len(many) == 150
+    for texts in (["three"] * 1025, ["three " * 22_000]):
+        with pytest.raises(deepl.DeepLException, match="413 Request Entity Too Large, content: .*the most are 1024"):
+            client.translate_text(texts, target_lang="DE")
 
 
 def test_usage_counts_what_every_endpoint_translates(server):
@@ -95,13 +113,74 @@ def test_deepl_leaves_tags_and_refuses_what_it_cannot_do(server, translator):
     lines = {"source_lang": "EN", "target_lang": "DE"}
     (joined,) = client.translate_text(["seven\nhundred"], split_sentences="nonewlines", **lines)
     assert joined.text == client.translate_text("seven hundred", **lines).text
-    assert client.list_glossaries() == client.get_glossary_languages() == []
-    with pytest.raises(deepl.DeepLException, match="glossaries are not supported"):
-        client.create_glossary("numbers", "EN", "DE", {"one": "eins"})
-    with pytest.raises(deepl.GlossaryNotFoundException, match="no such glossary"):
-        client.get_glossary("7")
     hints = {"context": "numbers", "tag_handling": "html", "split_sentences": "0"}
     assert client.translate_text(page, **lines, **hints).text == expected
+
+
+def test_glossaries_are_made_listed_read_and_deleted_and_a_file_keeps_them(serve, model_folder, tmp_path):
+    entries = {"Δぁ": "深", "A%=&": "B&=%", "seven hundred": "siebenhundert", "\U0001faa8": "\U0001fab5"}
+    options = ("--glossaries", tmp_path / "kept.json")
+    server = serve(model_folder, *options)
+    client = deepl.Translator("key", server_url=server.url)
+    (pair,) = client.get_glossary_languages()
+    assert (pair.source_lang, pair.target_lang) == ("en", "de")
+    made = client.create_glossary("numbers", "EN", "DE", entries)
+    assert (made.name, made.source_lang, made.target_lang, made.entry_count) == ("numbers", "EN", "DE", 4)
+    large = {f"term {i}": f"Begriff {i}" for i in range(10_000)}
+    other = client.create_glossary_from_csv(
+        "large", "EN", "DE", "\n".join(f'"{src}",{tgt},en,de' for src, tgt in large.items())
+    )
+    server.stop()
+    client = deepl.Translator("key", server_url=serve(model_folder, *options).url)
+    assert {found.glossary_id for found in client.list_glossaries()} == {made.glossary_id, other.glossary_id}
+    assert client.get_glossary(made.glossary_id).creation_time == made.creation_time
+    assert client.get_glossary_entries(made) == entries and client.get_glossary_entries(other) == large
+    client.delete_glossary(other)
+    for ask in (client.get_glossary, client.get_glossary_entries, client.delete_glossary):
+        for glossary_id in (other.glossary_id, "7"):
+            with pytest.raises(deepl.GlossaryNotFoundException, match="no such glossary"):
+                ask(glossary_id)
+
+
+@pytest.mark.parametrize(
+    ("changes", "status", "message"),
+    [
+        ({"target_lang": "xx"}, 400, "'target_lang' not supported: xx"),
+        ({"target_lang": "en"}, 400, "'source_lang' not supported in a glossary"),
+        ({"name": ""}, 400, "missing name"),
+        ({"entries": "one"}, 400, "entry 1: expected a term and its translation"),
+        ({"entries": "one\teins\n\nOne\t"}, 400, "entry 3: expected a term"),
+        ({"entries": "one\teins\none\tein"}, 400, "entry 2: its term has been given before"),
+        ({"entries": " \n"}, 400, "there are none"),
+        ({"entries": f"one\t{'x' * 1025}"}, 400, "entry 1: a term is longer than 1,024 bytes"),
+        ({"entries": 'one,"ei"ns', "entries_format": "csv"}, 400, "not CSV"),
+        ({"entries": "\n".join(f"{i}\t{'x' * 1000}" for i in range(1100))}, 413, "larger than 1,048,576 bytes"),
+        ({"entries": "x" * 4_000_000}, 413, "Request entity too large"),
+        ({"entries_format": "xls"}, 400, "entries_format must be tsv or csv"),
+    ],
+)
+def test_what_is_no_glossary_is_refused(server, changes, status, message):
+    fields = {"name": "g", "source_lang": "en", "target_lang": "de", "entries": "one\teins", "entries_format": "tsv"}
+    answer = httpx.post(f"{server.url}/v2/glossaries", json=fields | changes)
+    assert answer.status_code == status and message in answer.json()["message"]
+
+
+def test_the_room_for_glossaries_is_bounded(monkeypatch):
+    monkeypatch.setattr("heed.apps.serving.glossaries.MAX_GLOSSARIES", 2)
+    store = GlossaryStore()
+    for name in ("a", "b"):
+        asyncio.run(store.add(name, "en", "de", {"one": "eins"}))
+    with pytest.raises(Fault, match="delete some"):
+        asyncio.run(store.add("c", "en", "de", {"one": "eins"}))
+
+
+def test_a_file_of_something_else_is_no_file_of_glossaries(tmp_path):
+    for content in ("{}", "[1]", '[{"glossary_id": 1}]', ""):
+        path = tmp_path / "kept.json"
+        path.write_text(content)
+        with pytest.raises(HeedError, match="not a file of glossaries"):
+            GlossaryStore(path)
+        assert path.read_text() == content
 
 
 def test_deepl_keeps_tags_of_xml_and_what_is_ignored(server, translator):
@@ -145,11 +224,9 @@ def test_deepl_says_which_tags_of_xml_end_a_sentence(server, translator):
     [
         ("one\n<b>two", {}, "line 2, column 7: <b> has no end tag"),
         ("one</b>", {}, "line 1, column 4: no tag opens this"),
-        ("one & two", {}, "line 1, column 6: not well-formed"),
         ("<b n=1/>", {}, "line 1, column 6: not well-formed"),
-        ("one</text><text>", {}, "text 2 is not well-formed XML: line 1"),
-        ("&nbsp;", {}, "line 1, column 1: undefined entity"),
-        ('<!DOCTYPE a [<!ENTITY b "c">]><a>&b;</a>', {}, "text 2 declares entities"),
+        ("one</text><text>", {}, "text 1 is not well-formed XML: line 1"),
+        ('<!DOCTYPE a [<!ENTITY b "c">]><a>&b;</a>', {}, "text 1 declares entities"),
         ("one", {"splitting_tags": "b", "tag_handling": "html"}, "splitting_tags needs tag_handling=xml"),
         ("one", {"ignore_tags": ["b"] * 101}, "ignore_tags has 101 names, more than 100"),
         ("one", {"splitting_tags": ",b" * 101}, "splitting_tags has 101 names, more than 100"),
@@ -158,9 +235,21 @@ def test_deepl_says_which_tags_of_xml_end_a_sentence(server, translator):
     ],
 )
 def test_xml_that_cannot_be_read_is_refused(server, text, more, message):
-    fields = {"text": ["one", text], "target_lang": "DE", "tag_handling": "xml"} | more
+    fields = {"text": [text], "target_lang": "DE", "tag_handling": "xml"} | more
     answer = httpx.post(f"{server.url}/v2/translate", json=fields)
     assert answer.status_code == 400 and message in answer.json()["message"]
+
+
+def test_a_text_of_malformed_xml_fails_alone(server, translator):
+    (three,) = (found.text for found in translator.translate(["three"]))
+    texts = ["<p>three</p>", "<p>three", "<p>a&nbsp;b &copy; c & d &lt; e</p>", "<!-- a --> <!DOCTYPE p>\n<p>three</p>"]
+    fields = {"text": texts, "source_lang": "EN", "target_lang": "DE", "tag_handling": "xml"}
+    one, two, three_, four = httpx.post(f"{server.url}/v2/translate", json=fields).json()["translations"]
+    assert one["text"] == f"<p>{three}</p>" and four["text"] == f"<!-- a --> <!DOCTYPE p>\n<p>{three}</p>"
+    assert two["text"] == texts[1] and "text 2 is not well-formed XML: line 1" in two["message"]
+    assert three_["text"].startswith("<p>") and not {"message"} & (one.keys() | three_.keys() | four.keys())
+    same = httpx.post(f"{server.url}/v2/translate", json=fields | {"target_lang": "EN", "text": [texts[2]]}).json()
+    assert same["translations"][0]["text"] == texts[2]
 
 
 TEXTS_OF_XML = st.recursive(
@@ -192,7 +281,7 @@ def test_deepl_translates_a_document_that_is_fetched_once(server, translator):
     (expected,) = (found.text for found in translator.translate(["three"]))
     output = io.BytesIO()
     status = client.translate_document(b"three\n", output, target_lang="DE", filename="a.txt")
-    assert status.done and output.getvalue().decode() == f"{expected}\n"
+    assert status.done and status.billed_characters == len("three") and output.getvalue().decode() == f"{expected}\n"
     handle = client.translate_document_upload(b"three", source_lang="EN", target_lang="DE", filename="a.txt")
     other = deepl.DocumentHandle(handle.document_id, "0" * 64)
     with pytest.raises(deepl.DeepLException, match="Not found"):
@@ -204,7 +293,7 @@ def test_deepl_translates_a_document_that_is_fetched_once(server, translator):
     with pytest.raises(deepl.DeepLException, match="Not found"):
         client.translate_document_download(handle, io.BytesIO())
     for name, content, message in (
-        ("a.pdf", b"%PDF", "file format not supported"),
+        ("a.pdf", b"%PDF", "Invalid file: file format not supported"),
         ("a.txt", b"\xff", "not UTF-8"),
         ("a.txt", b"a" * 1_000_001, "longer than 1,000,000 bytes"),
         ("a.txt", b"a" * 10_000_000, "Request entity too large"),

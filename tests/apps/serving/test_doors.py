@@ -89,7 +89,7 @@ def test_pages_of_other_sites_can_link_to_this_server_and_no_more(server):
 
 @pytest.mark.slow
 def test_names_and_origins_that_the_owner_gives_are_let_in(serve, model_folder):
-    options = ["--allow-host", "Translate.example.org", "--cors", "https://my.example"]
+    options = ["--allow-host", "Translate.example.org", "--cors", "https://my.example", "--cors", "moz-extension://*"]
     server = serve(model_folder, *options)
     ask = lambda **headers: status(server, "POST", "/translate", BODY, **FORM, **headers)  # noqa: E731
     assert ask(host="translate.example.org") == ask(host="translate.example.org:443") == 200
@@ -97,6 +97,7 @@ def test_names_and_origins_that_the_owner_gives_are_let_in(serve, model_folder):
     named = {"origin": "https://my.example", "sec_fetch_site": "cross-site"}
     assert status(server, "GET", "/v2/translate?text=seven&target_lang=DE", **named) == 200
     assert ask(origin="https://my.example") == 200 and ask(origin="https://my.example:8443") == 403
+    assert ask(origin="moz-extension://5f5b") == 200 and ask(origin="chrome-extension://abcd") == 403
     assert ask(host="other.example.org") == 403
     proxied = {"host": f"127.0.0.1:{server.port}", "x_forwarded_host": "translate.example.org"}
     assert ask(**proxied, origin="https://translate.example.org") == 200  # of a proxy on this machine

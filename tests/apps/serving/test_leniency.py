@@ -44,6 +44,16 @@ def test_a_region_is_only_needed_to_tell_codes_apart():
     assert found == ["en", "pt-BR", "pt-BR", "pt-pt", "zh-Hant", "zh", "eng", ""]
 
 
+def test_more_alternatives_than_there_are_give_as_many_as_there_are(client):
+    answers = [client.post("/translate", json=FIELDS | {"alternatives": n}).json() for n in (4, 10, 100_000_000)]
+    assert answers[0]["alternatives"] and answers[0] == answers[1] == answers[2]
+
+
+def test_deeplx_fields_are_read_and_answered(client, three):
+    answer = client.post("/translate", json={"text": "three", "source_lang": "EN", "target_lang": "DE"}).json()
+    assert answer["data"] == answer["translatedText"] == three and answer["code"] == 200
+
+
 def test_json_that_does_not_call_itself_so_gets_a_hint(client):
     body = b' {"q": "three", "source": "en", "target": "de"}'
     for kind in ("application/x-www-form-urlencoded", "text/plain", None):

@@ -13,6 +13,7 @@ from heed.runtime.process_tuning import forget_shapes, import_torch, share_freed
 if TYPE_CHECKING:
     from heed.decoding.translator import Translator
 
+_ORIGIN = r"https?://[^\s/?#@*]+|[a-z]+(?:-web)?-extension://(?:\*|[^\s/?#@*]+)"
 LANGUAGE_HINT = "--pair en-de=MODEL names them"
 
 
@@ -58,6 +59,10 @@ def serve(
     root_path: Annotated[
         str, typer.Option(metavar="PATH", help="The path under which a proxy shows this server, such as /heed.")
     ] = "",
+    glossaries: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="File that keeps the glossaries of DeepL's clients. Default: only memory."),
+    ] = None,
     no_page: Annotated[bool, typer.Option("--no-page", help="Do not serve the page at /.")] = False,
     no_metrics: Annotated[bool, typer.Option("--no-metrics", help="Do not serve /metrics.")] = False,
 ) -> None:
@@ -73,6 +78,7 @@ def serve(
     from heed.apps.serving.doors import LOOPBACK, Doors, host_name, is_loopback, network
     from heed.apps.serving.doors import root_path as checked_root_path
     from heed.apps.serving.engine import Engine
+    from heed.apps.serving.glossaries import GlossaryStore
     from heed.apps.serving.metrics import Metrics
     from heed.apps.serving.server import address_of, bind, run
     from heed.apps.serving.service import ApiKeys, Limits, Service
@@ -86,6 +92,7 @@ def serve(
         queue=queue,
         timeout_seconds=timeout,
     )
+    store = GlossaryStore(glossaries)
     origins = frozenset(map(_check_origin, cors or []))
     names = frozenset(map(host_name, allow_host or []))
     proxies = (*LOOPBACK, *map(network, trusted_proxy or []))
@@ -101,7 +108,14 @@ def serve(
             _check_translates(translator, folder)
             engines[languages] = Engine(translator, max_waiting=queue, metrics=metrics)
         service = Service(
-            engines, limits, keys, metrics, show_metrics=not no_metrics, show_page=not no_page, doors=doors
+            engines,
+            limits,
+            keys,
+            metrics,
+            show_metrics=not no_metrics,
+            show_page=not no_page,
+            doors=doors,
+            glossaries=store,
         )
         pairs = ", ".join(f"{src}-{tgt}" for src, tgt in engines)
         if doors.hosts is None:
@@ -143,8 +157,11 @@ def _folders_by_pair(models: list[Path], pairs: list[str]) -> dict[tuple[str, st
 
 def _check_origin(origin: str) -> str:
     """As browsers send it. HeedError if it is none: such a one would never match."""
-    if origin != "*" and not re.fullmatch(r"https?://[^\s/?#@]+", origin, re.IGNORECASE):
-        raise HeedError(f"--cors {origin}: expected an origin such as https://example.org, without a path, or *.")
+    if origin != "*" and not re.fullmatch(_ORIGIN, origin, re.IGNORECASE):
+        raise HeedError(
+            f"--cors {origin}: expected an origin such as https://example.org without a path, chrome-extension://ID, "
+            "moz-extension://*, or *."
+        )
     return origin.lower()
 
 

@@ -45,8 +45,8 @@ class Decoded(NamedTuple):
 def decode(content: bytes, *, name: str, is_html: bool = False) -> Decoded:
     """The text of a document. HeedError, which calls it `name`, if its bytes are not what it says, or else UTF-8.
 
-    A byte order mark decides, then what a page declares. A page of ASCII that declares nothing is written in ASCII:
-    browsers would not read it as UTF-8.
+    A byte order mark decides, then what a page declares. One that declares nothing and is not UTF-8 is windows-1252, as
+    in browsers; one of ASCII is written in ASCII: browsers would not read it as UTF-8.
     """
     mark, codec = next(((mark, codec) for mark, codec in _MARKS if content.startswith(mark)), (b"", "utf-8"))
     charset = find_charset(content) if is_html and not mark else None
@@ -54,8 +54,8 @@ def decode(content: bytes, *, name: str, is_html: bool = False) -> Decoded:
         if charset not in _CODECS:
             raise HeedError(f"{name}: declares charset {charset[:40]}, which Heed cannot read; convert it to UTF-8.")
         codec = _CODECS[charset]
-    elif is_html and not mark and content.isascii():
-        codec = "ascii"
+    elif is_html and not mark:
+        codec = "ascii" if content.isascii() else "utf-8" if _is_utf8(content) or b"\0" in content else "cp1252"
     content = content.removeprefix(mark)
     try:
         return Decoded(content.decode(codec), mark, codec)
@@ -70,3 +70,11 @@ def decode(content: bytes, *, name: str, is_html: bool = False) -> Decoded:
         raise HeedError(
             f"{name}: byte {place} (0x{byte:02x}) is not {charset or codec}, which it declares; correct one of them."
         ) from None
+
+
+def _is_utf8(content: bytes) -> bool:
+    try:
+        content.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

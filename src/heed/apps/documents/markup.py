@@ -14,7 +14,10 @@ from heed.apps.documents.translation import TranslationJob
 from heed.errors import HeedError
 
 DECLARATION = '<?xml version="1.0"?>'
-WITH_PROLOG = ("<?xml", "<!DOCTYPE")  # how a whole document begins, which needs no root around it
+# How a whole document begins, which needs no root around it.
+WITH_PROLOG = re.compile(r"<\?xml|(?>\s+|<!--(?>.*?-->)|<\?(?>.*?\?>))*+<!DOCTYPE", re.DOTALL)
+# What HTML calls a character, and a bare &, stand for themselves: only XML's own references are left to its parser.
+_NO_REFERENCE = re.compile(r"&(?!(?:amp|lt|gt|quot|apos|#[0-9]{1,7}|#x[0-9A-Fa-f]{1,6});)")
 
 
 _TAG = re.compile(r"<([^\s<>/]++)(?=[\s/>])")
@@ -122,7 +125,7 @@ class XMLText:
 def _root(text: str, place: int) -> _Element:
     """An element around those of a text. HeedError with line and column if the text is not well-formed XML."""
     # A text with a prolog is a document; any other is a fragment, which XML reads within an element only.
-    head, tail = ("", "") if text.startswith(WITH_PROLOG) else ("<text>\n", "</text>")
+    head, tail = ("", "") if WITH_PROLOG.match(text) else ("<text>\n", "</text>")
     root = _Element("", -1)
     nesting = [root]
     parser = expat.ParserCreate()
@@ -147,7 +150,7 @@ def _root(text: str, place: int) -> _Element:
     parser.StartElementHandler, parser.EndElementHandler = start, end
     parser.CharacterDataHandler, parser.EntityDeclHandler = words, entity
     try:
-        parser.Parse(head + text + tail, True)
+        parser.Parse(head + _NO_REFERENCE.sub("+", text) + tail, True)
     except expat.ExpatError as error:
         line, column = error.lineno - bool(head), error.offset + 1
         reason = expat.ErrorString(error.code)

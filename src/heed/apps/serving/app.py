@@ -14,10 +14,11 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from heed.apps.serving import deepl, libretranslate, page, specification, streaming
+from heed.apps.serving import deepl, glossaries, libretranslate, page, specification, streaming
 from heed.apps.serving.document_workers import DocumentBug
 from heed.apps.serving.faults import Fault
 from heed.apps.serving.files import FileStore, remove_abandoned
+from heed.apps.serving.glossary_routes import GLOSSARIES_PATH
 from heed.apps.serving.metrics import CONTENT_TYPE
 from heed.apps.serving.requests import as_fault, error_response, header_key
 from heed.apps.serving.service import Service
@@ -41,7 +42,8 @@ PREFLIGHT = {
 }
 DOWNLOAD_PATH = "/download_file/{name}"
 MAX_FORM_BYTES = 2**16  # of a form around a file
-UPLOAD_PATHS = (libretranslate.UPLOAD_PATH, deepl.UPLOAD_PATH)
+UPLOAD_PATHS = (libretranslate.UPLOAD_PATH, deepl.UPLOAD_PATH, GLOSSARIES_PATH)
+MAX_GLOSSARY_BYTES = 3 * glossaries.MAX_BYTES + MAX_FORM_BYTES  # of a body; a form writes a byte in three
 PIECE_BYTES = 2**16  # of a body that is parsed: milliseconds, whatever stands in it
 UPLOADS_AT_ONCE = 4  # of the largest size, or more of smaller ones
 HEADER_PAIRS = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
@@ -154,7 +156,7 @@ class Guard:
             if cors and scope["method"] == "OPTIONS" and b"access-control-request-method" in headers:
                 await Response(status_code=204, headers=PREFLIGHT)(scope, receive, answer.send)
                 return
-            if (body := await self._body(receive, upload)) is None:
+            if (body := await self._body(receive, upload, path)) is None:
                 return
             await _until_client_leaves(self._app(scope, _replay(body), answer.send), receive, answer)
         except Exception as error:
@@ -196,10 +198,11 @@ class Guard:
             raise Fault(403, "Invalid API key", {"connection": "close"})
         return is_key
 
-    async def _body(self, receive: Receive, upload: "_Upload | None") -> bytes | None:
+    async def _body(self, receive: Receive, upload: "_Upload | None", path: str) -> bytes | None:
         """The request's body, or None if the client has left. Fault if it is too large or too slow."""
         limits = self._service.limits
         most = limits.max_body_bytes if upload is None else limits.max_file_bytes + MAX_FORM_BYTES
+        most = MAX_GLOSSARY_BYTES if path == GLOSSARIES_PATH else most
         parts: list[bytes] = []
         n_bytes = 0
         try:

@@ -3,7 +3,7 @@
 import hmac
 import secrets
 from collections.abc import Mapping
-from typing import Annotated, Any, BinaryIO, Literal, Self
+from typing import Annotated, Any, BinaryIO, Literal, Self, get_args
 
 from pydantic import (
     BaseModel,
@@ -25,12 +25,13 @@ from heed.apps.serving.documents import detect_html, translate_file, translate_h
 from heed.apps.serving.faults import Fault
 from heed.apps.serving.fields import Code, Fields, Target, Text, Texts, Upload, read
 from heed.apps.serving.files import FileStore, StoredFile, kind_of_file, name_of_translation, send_file
+from heed.apps.serving.glossary_routes import glossary_routes
 from heed.apps.serving.languages import NAMES, known_code, language_name
 from heed.apps.serving.requests import (
+    check_bytes,
     check_key,
     check_pair,
-    check_size,
-    known_languages,
+    deepl_languages,
     parameters,
     parameters_with_file,
 )
@@ -48,10 +49,12 @@ from heed.apps.serving.specification import (
     list_of,
     record,
 )
+from heed.errors import HeedError
 
 UPLOAD_PATH = "/v2/document"
 # A client must not ask for English or Portuguese alone as a target.
 VARIANTS = {"en": ["EN-GB", "EN-US"], "pt": ["PT-BR", "PT-PT"]}
+ModelType = Literal["quality_optimized", "prefer_quality_optimized", "latency_optimized"]
 NO_LIMIT = 1_000_000_000_000  # what DeepL reports where there is none
 FORMALITIES = ("default", "prefer_more", "prefer_less")
 # What would change a translation and is not done, instead of ignored.
@@ -76,10 +79,6 @@ def _as_names(value: Any, info: ValidationInfo) -> Any:
 
 
 Names = Annotated[list[Text], FailFast(), BeforeValidator(_as_names), WithJsonSchema(TEXTS)]
-
-
-class GlossaryPath(BaseModel):
-    glossary_id: str = Field(description="Any: there is none.")
 
 
 class Wishes(Fields):
@@ -126,6 +125,9 @@ class TranslateFields(Wishes):
         description="Of plain texts. 0: each line is a sentence; nonewlines: a line end is a space. Default: 1.",
     )
     context: Text = Field(default="", description="Ignored: a hint that no model here can take.")
+    model_type: Annotated[ModelType | None, WithJsonSchema(choice(*get_args(ModelType)))] = Field(
+        default=None, description="Answered by `model_type_used`; each pair of languages has one model."
+    )
 
     @field_validator("tag_handling", mode="before")
     @classmethod
@@ -187,7 +189,17 @@ def routes(service: Service, files: FileStore) -> list[Route]:
     @describe(
         "DeepL: translate texts.",
         fields=TranslateFields,
-        answer=record(translations=list_of(record(detected_source_language=TEXT, text=TEXT, billed_characters=COUNT))),
+        answer=record(
+            translations=list_of(
+                record(
+                    detected_source_language=TEXT,
+                    text=TEXT,
+                    billed_characters=COUNT,
+                    model_type_used=TEXT,
+                    message=TEXT,
+                )
+            )
+        ),
         errors=TRANSLATED,
     )
     async def translate(request: Request) -> Response:
@@ -197,15 +209,16 @@ def routes(service: Service, files: FileStore) -> list[Route]:
         asked = read(TranslateFields, fields)
         markup = asked.markup()
         texts = asked.text
-        target = known_code(asked.target_lang, {tgt for _, tgt in service.engines})
-        check_size(service, texts)
+        check_bytes(service, texts)
+        given, target = deepl_languages(service, asked.source_lang, asked.target_lang)
 
         # Languages, by our codes; without a source, each text's own.
         deadline = service.deadline()
-        if asked.source_lang:
-            sources = [known_code(asked.source_lang, service.languages())] * len(texts)
+        faults: dict[int, HeedError] = {}
+        if given:
+            sources = [given] * len(texts)
         elif markup:
-            detected = await detect_html(service, texts, target, deadline=deadline, options=markup)
+            detected = await detect_html(service, texts, target, deadline=deadline, options=markup, faults=faults)
             sources = [language for language, _ in detected]
         else:
             sources = [(await service.detect_source(text, target))[0] for text in texts]
@@ -215,26 +228,22 @@ def routes(service: Service, files: FileStore) -> list[Route]:
 
         # Translations of pages keep their markup; of plain text, `split_sentences` decides what a line end means.
         if markup:
-            found = await translate_html(service, texts, pairs, deadline=deadline, options=markup)
+            found = await translate_html(service, texts, pairs, deadline=deadline, options=markup, faults=faults)
         else:
             joins = asked.split_sentences == "nonewlines"
             plain = [" ".join(text.splitlines()) for text in texts] if joins else texts
             results = await service.translate(plain, pairs, by_line=asked.split_sentences == "0")
             found = [translated.text for translated in results]
 
-        # DeepL bills the characters of the source.
-        return JSONResponse(
-            {
-                "translations": [
-                    {
-                        "detected_source_language": source.upper(),
-                        "text": translation,
-                        "billed_characters": len(text),
-                    }
-                    for text, source, translation in zip(texts, sources, found, strict=True)
-                ]
-            }
-        )
+        # DeepL bills the characters of the source. A text that could not be read comes back with its fault.
+        used = {"model_type_used": asked.model_type.removeprefix("prefer_")} if asked.model_type else {}
+        answers = [
+            {"detected_source_language": source.upper(), "text": translation, "billed_characters": len(text)} | used
+            for text, source, translation in zip(texts, sources, found, strict=True)
+        ]
+        for i, fault in faults.items():
+            answers[i] |= {"billed_characters": 0, "message": str(fault)}
+        return JSONResponse({"translations": answers})
 
     @describe(
         "DeepL: the languages.",
@@ -247,7 +256,8 @@ def routes(service: Service, files: FileStore) -> list[Route]:
         check_key(service, request, fields)
         if read(LanguagesFields, fields).type == "source":
             return JSONResponse([_entry(code.upper()) for code in service.languages()])
-        codes = sorted({tgt for _, tgt in service.engines})
+        # Clients look for their source language there, too; into itself, a text stays as it is.
+        codes = sorted(service.codes())
         variants = [variant for code in codes for variant in VARIANTS.get(code, [code.upper()])]
         return JSONResponse([_entry(variant) | {"supports_formality": False} for variant in variants])
 
@@ -259,32 +269,6 @@ def routes(service: Service, files: FileStore) -> list[Route]:
     async def usage(request: Request) -> Response:
         check_key(service, request, await parameters(request))
         return JSONResponse({"character_count": service.n_characters, "character_limit": NO_LIMIT})
-
-    # Glossaries: clients that look for some find none and go on; one that makes one is told.
-    @describe(
-        "DeepL: the glossaries, of which this server has none.",
-        answer=record(glossaries=list_of(record(glossary_id=TEXT))),
-        errors=READ,
-    )
-    async def glossaries(request: Request) -> Response:
-        check_key(service, request, await parameters(request))
-        if request.method == "POST":
-            raise Fault(400, "glossaries are not supported: this server translates without them")
-        return JSONResponse({"glossaries": []})
-
-    @describe(
-        "DeepL: the pairs of languages that glossaries are for: none.",
-        answer=record(supported_languages=list_of(record(source_lang=TEXT, target_lang=TEXT))),
-        errors=READ,
-    )
-    async def glossary_pairs(request: Request) -> Response:
-        check_key(service, request, await parameters(request))
-        return JSONResponse({"supported_languages": []})
-
-    @describe("DeepL: a glossary, of which this server has none.", in_path=GlossaryPath, errors=(*READ, 404))
-    async def glossary(request: Request) -> Response:
-        check_key(service, request, await parameters(request))
-        raise Fault(404, "no such glossary: this server translates without them")
 
     # A document lies under its key, from which its id is derived: nothing is kept longer than the document, and no
     # address that has the id alone leads to it.
@@ -316,24 +300,25 @@ def routes(service: Service, files: FileStore) -> list[Route]:
         asked = read(DocumentFields, fields)
         name = asked.filename or asked.file.name
         kind = kind_of_file(name)
+        given, target = deepl_languages(service, asked.source_lang, asked.target_lang)
         if asked.output_format and SUFFIXES.get(f".{asked.output_format.lower()}") != kind:
             raise Fault(400, "output_format is not supported: a document keeps its format")
-        source, target = known_languages(service, asked.source_lang, asked.target_lang)
-        translated = await translate_file(service, asked.file.content, kind, source, target)
-        key = await files.add(translated, name_of_translation(name, target))
+        translated, n_characters = await translate_file(service, asked.file.content, kind, given or "auto", target)
+        key = await files.add(translated, name_of_translation(name, target), n_characters=n_characters)
         return JSONResponse({"document_id": id_of(key), "document_key": key})
 
     @describe(
         "DeepL: a document's status, which is done once the upload has been answered.",
         in_path=DocumentPath,
         fields=DocumentKey,
-        answer=record(document_id=TEXT, status=TEXT),
+        answer=record(document_id=TEXT, status=TEXT, billed_characters=COUNT),
         errors=(*READ, 404),
     )
     async def status(request: Request) -> Response:
-        _, _, opened = await open_document(request)
+        _, stored, opened = await open_document(request)
         opened.close()
-        return JSONResponse({"document_id": request.path_params["document_id"], "status": "done"})
+        answer = {"document_id": request.path_params["document_id"], "status": "done"}
+        return JSONResponse(answer | {"billed_characters": stored.n_characters})
 
     @describe(
         "DeepL: a translated document, once; after that it is deleted.",
@@ -348,16 +333,11 @@ def routes(service: Service, files: FileStore) -> list[Route]:
         files.remove(key)
         return send_file(stored, opened)
 
-    # Glossaries are at v3 in newer clients, at v2 in older ones.
     return [
+        *glossary_routes(service),
         Route(UPLOAD_PATH, upload, methods=["POST"]),
         Route("/v2/document/{document_id}", status, methods=["POST"]),
         Route("/v2/document/{document_id}/result", result, methods=["POST"]),
-        Route("/v2/glossary-language-pairs", glossary_pairs, methods=["GET"]),
-        Route("/v2/glossaries", glossaries, methods=["GET", "POST"]),
-        Route("/v3/glossaries", glossaries, methods=["GET", "POST"]),
-        Route("/v2/glossaries/{glossary_id}", glossary, methods=["GET", "DELETE"]),
-        Route("/v3/glossaries/{glossary_id}", glossary, methods=["GET", "DELETE"]),
         Route("/v2/translate", translate, methods=["GET", "POST"]),  # deep-translator asks with GET
         Route("/v2/languages", languages, methods=["GET"]),
         Route("/v2/usage", usage, methods=["GET", "POST"]),

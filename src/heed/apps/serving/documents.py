@@ -11,6 +11,7 @@ from heed.apps.serving.document_workers import Document
 from heed.apps.serving.faults import Fault
 from heed.apps.serving.requests import check_pair
 from heed.apps.serving.service import Service
+from heed.errors import HeedError
 from heed.text.alignment import Link, Translated
 
 ALIGNED_AT_ONCE = 64  # sentences, after which others have their turn
@@ -20,15 +21,22 @@ Pair = tuple[str, str]
 
 
 async def translate_documents(
-    service: Service, documents: Sequence[Document], pairs: Sequence[Pair], *, deadline: float
-) -> list[bytes]:
-    """The translations of documents, each from and into its languages. All are translated together.
+    service: Service,
+    documents: Sequence[Document],
+    pairs: Sequence[Pair],
+    *,
+    deadline: float,
+    faults: dict[int, HeedError] | None = None,
+) -> list[tuple[bytes, int]]:
+    """The translations of documents, each from and into its languages, with the number of characters translated.
 
-    deadline: by the event loop's clock. Fault for more characters together than one may have; else raises what
-    `Engine.translate` and `Reading.go_on` raise.
+    All are translated together. deadline: by the event loop's clock. faults: gets the errors of documents that cannot
+    be read, which stay as they are, unless there are no others; without it, the first of them is raised. Fault for more
+    characters together than one may have; else raises what `Engine.translate` and `Reading.go_on` raise.
     """
     service.check_room(pairs)
     results: dict[int, bytes] = {}
+    counts = [0] * len(documents)
     with ExitStack() as opened:
         readings = [
             opened.enter_context(service.document_workers.open(document, src, tgt))
@@ -38,34 +46,51 @@ async def translate_documents(
         while answers:
             asked: dict[int, list[Sentence]] = {}
             for i, answer in answers.items():
-                async with service.in_time(deadline):
-                    step = await readings[i].go_on(answer)
+                step: bytes | list[Sentence] = documents[i].content
+                try:
+                    async with service.in_time(deadline):
+                        if i not in (faults or ()):
+                            step = await readings[i].go_on(answer)
+                except HeedError as error:
+                    if faults is None or len(faults) + 1 == len(documents):
+                        raise
+                    faults[i] = error
                 if isinstance(step, bytes):
                     results[i] = step
                 else:
                     asked[i] = step
+                    # What is asked again costs no more.
+                    counts[i] = counts[i] or sum(len(sentence.text) for sentence in step)
             n_chars, most = sum(map(n_chars_of, asked.values())), max(document.max_chars for document in documents)
             if n_chars > most:
                 raise Fault(400, f"Invalid request: request ({n_chars}) exceeds text limit ({most})")
             chosen = [pairs[i] for i in asked]
             answers = dict(zip(asked, await _answers(service, list(asked.values()), chosen, deadline), strict=True))
-    return [results[i] for i in range(len(documents))]
+    return [(results[i], n_characters) for i, n_characters in enumerate(counts)]
 
 
 async def translate_html(
-    service: Service, pages: Sequence[str], pairs: Sequence[Pair], *, deadline: float, options: bytes = b""
+    service: Service,
+    pages: Sequence[str],
+    pairs: Sequence[Pair],
+    *,
+    deadline: float,
+    options: bytes = b"",
+    faults: dict[int, HeedError] | None = None,
 ) -> list[str]:
     """The pages, or parts of pages, each from and into its languages; tags go where their words go.
 
-    options: how they are read, as for `marked_up_job`; without any they are HTML.
+    options: how they are read, as for `marked_up_job`; without any they are HTML. faults: as for `translate_documents`.
     """
     documents = [_page(service, page, options, place) for place, page in enumerate(pages, 1)]
-    found = await translate_documents(service, documents, pairs, deadline=deadline)
-    return [page.decode() for page in found]
+    found = await translate_documents(service, documents, pairs, deadline=deadline, faults=faults)
+    return [page.decode() for page, _ in found]
 
 
-async def translate_file(service: Service, content: bytes, kind: Format, source: str, target: str) -> bytes:
-    """A file's content in the other language; source may be "auto". Few are worked on at once, the others wait.
+async def translate_file(service: Service, content: bytes, kind: Format, source: str, target: str) -> tuple[bytes, int]:
+    """A file's content in the other language, and the number of characters translated; source may be "auto".
+
+    Few are worked on at once, the others wait.
 
     Raises what `translate_documents` raises.
     """
@@ -85,15 +110,33 @@ async def translate_file(service: Service, content: bytes, kind: Format, source:
 
 
 async def detect_html(
-    service: Service, pages: Sequence[str], target: str, *, deadline: float, options: bytes = b""
+    service: Service,
+    pages: Sequence[str],
+    target: str,
+    *,
+    deadline: float,
+    options: bytes = b"",
+    faults: dict[int, HeedError] | None = None,
 ) -> list[tuple[str, float]]:
-    """As `Service.detect_source` of each page, of the words that are shown. options: as for `translate_html`."""
-    documents = [_page(service, page, options, place) for place, page in enumerate(pages, 1)]
-    return [await _detect_document(service, document, target, deadline) for document in documents]
+    """As `Service.detect_source` of each page, of the words that are shown. options, faults: as for `translate_html`.
+
+    A page that cannot be read counts as one in the target language.
+    """
+    found: list[tuple[str, float]] = []
+    for place, page in enumerate(pages, 1):
+        try:
+            found.append(await _detect_document(service, _page(service, page, options, place), target, deadline))
+        except HeedError as error:
+            if faults is None or len(faults) + 1 == len(pages):
+                raise
+            faults[place - 1] = error
+            found.append((target, 0.0))
+    return found
 
 
 def _page(service: Service, page: str, options: bytes, place: int) -> Document:
-    return Document(page.encode(), "html", service.limits.max_chars, options=options, place=place)
+    most = service.limits.max_deepl_bytes if options else service.limits.max_chars
+    return Document(page.encode(), "html", most, options=options, place=place)
 
 
 async def _detect_document(service: Service, document: Document, target: str, deadline: float) -> tuple[str, float]:

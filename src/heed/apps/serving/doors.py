@@ -31,7 +31,8 @@ _DEFAULT_PORTS = {"http": "80", "https": "443"}
 class Doors:
     """The names under which the server is used, the origins whose pages may use it, and the proxies that it believes.
 
-    hosts: names in lower case besides loopback's and addresses; None for any. origins: in lower case; "*" is any.
+    hosts: names in lower case besides loopback's and addresses; None for any. origins: in lower case; "*" is any, and
+    moz-extension://* any of a scheme.
     root_path: under which a proxy shows the server, such as /heed; a trusted proxy may say another.
     """
 
@@ -57,7 +58,8 @@ class Doors:
 
     def allows(self, origin: str) -> bool:
         """Whether pages of another origin may use the server."""
-        return "*" in self.origins or origin.lower() in self.origins
+        scheme = origin.lower().partition("://")[0]
+        return not self.origins.isdisjoint(("*", origin.lower(), f"{scheme}://*"))
 
     def _is_own(self, origin: str, scope: Scope) -> bool:
         _, name = self.scheme_and_host(scope)

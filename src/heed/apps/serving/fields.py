@@ -82,7 +82,7 @@ def as_list(value: Any) -> list[Any]:
 
 
 def _n_alternatives(value: Any, info: ValidationInfo) -> int:
-    """A count, as a number or in digits, perhaps with a fraction of zeros. info.context: the most."""
+    """A count, as a number or in digits, perhaps with a fraction of zeros; cut to the most, which is info.context."""
     try:
         if isinstance(value, bool) or not isinstance(value, int | float | str) or len(str(value)) > 9:
             raise ValueError
@@ -90,9 +90,9 @@ def _n_alternatives(value: Any, info: ValidationInfo) -> int:
     except (ValueError, OverflowError):
         raise Fault(400, f"Invalid request: {info.field_name} parameter is not a whole number") from None
     most: Any = info.context
-    if not 0 <= number <= most:
-        raise Fault(400, f"Invalid request: {info.field_name} ({number}) is not between 0 and {most}")
-    return number
+    if number < 0:
+        raise Fault(400, f"Invalid request: {info.field_name} ({number}) is negative")
+    return int(min(number, most))
 
 
 def _whole(value: float) -> int:

@@ -37,11 +37,12 @@ _UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\"\\/:*?<>|\ud800-\udfff\u200e\u200f\u
 
 @dataclass(frozen=True)
 class StoredFile:
-    """A file to be fetched: its path, its name for the client, and its size in bytes."""
+    """A file to be fetched: its path, its name for the client, its size in bytes, and the characters translated."""
 
     path: Path
     name: str
     size: int
+    n_characters: int
 
 
 class FileStore:
@@ -58,13 +59,13 @@ class FileStore:
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._lock: int | None = None
 
-    async def add(self, content: bytes, name: str) -> str:
+    async def add(self, content: bytes, name: str, *, n_characters: int = 0) -> str:
         """Keeps a file, and gives the name that it is fetched under. Fault if the disk has no room."""
         while self._files and (len(self._files) >= self._max_files or self._n_bytes + len(content) > self._max_bytes):
             self.remove(next(iter(self._files)))
         key = secrets.token_urlsafe(18) + PurePosixPath(name).suffix
         try:
-            stored = StoredFile(self._open_folder() / key, name, len(content))
+            stored = StoredFile(self._open_folder() / key, name, len(content), n_characters)
             self._files[key] = stored
             self._expiries[key] = asyncio.get_running_loop().call_later(self._seconds, self.remove, key)
             await asyncio.to_thread(stored.path.write_bytes, content)
@@ -160,7 +161,7 @@ def kind_of_file(name: str) -> Format:
     """The format that an upload's suffix names. Fault if none does."""
     kind = SUFFIXES.get(PurePosixPath(name).suffix.lower())
     if kind is None:
-        raise Fault(400, f"Invalid request: file format not supported; expected {', '.join(SUFFIXES)}")
+        raise Fault(400, f"Invalid file: file format not supported; expected {', '.join(SUFFIXES)}")
     return kind
 
 

@@ -35,6 +35,7 @@ from heed.apps.serving.specification import (
     record,
 )
 
+DEEPLX = {"text": "q", "source_lang": "source", "target_lang": "target"}  # what its clients call these fields
 UPLOAD_PATH = "/translate_file"
 DETECTION = record(confidence=COUNT, language=TEXT)
 
@@ -79,12 +80,15 @@ def routes(service: Service, files: FileStore) -> list[Route]:
     @describe(
         "Translate a text, or several.",
         fields=TranslateFields,
-        answer=record(translatedText=TEXTS, detectedLanguage=DETECTION, alternatives=list_of(TEXT)),
+        answer=record(
+            translatedText=TEXTS, detectedLanguage=DETECTION, alternatives=list_of(TEXT), code=COUNT, data=TEXTS
+        ),
         errors=TRANSLATED,
     )
     async def translate(request: Request) -> Response:
         # Refusals come first, in the order of their cost.
-        fields = await parameters(request)
+        sent = await parameters(request)
+        fields = {DEEPLX.get(name, name): value for name, value in sent.items()}
         check_key(service, request, fields)
         asked = read(TranslateFields, fields, max_alternatives=service.limits.max_alternatives)
         texts = asked.q
@@ -116,6 +120,8 @@ def routes(service: Service, files: FileStore) -> list[Route]:
             answer["alternatives"] = [list(translated.alternatives) for translated in found]
         if not isinstance(fields["q"], list):
             answer = {name: values[0] for name, values in answer.items()}
+        if "text" in sent and "q" not in sent:
+            answer |= {"code": 200, "data": answer["translatedText"]}
         return JSONResponse(answer)
 
     @describe(
@@ -187,7 +193,7 @@ def routes(service: Service, files: FileStore) -> list[Route]:
         kind = kind_of_file(name)
         source, target = known_languages(service, asked.source, asked.target)
         address = service.doors.base_address(request.scope)
-        translated = await translate_file(service, content, kind, source, target)
+        translated, _ = await translate_file(service, content, kind, source, target)
         key = await files.add(translated, name_of_translation(name, target))
         return JSONResponse({"translatedFileUrl": f"{address}/download_file/{key}"})
 

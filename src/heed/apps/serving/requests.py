@@ -19,7 +19,8 @@ from heed.apps.serving.request_queue import QueueFull, Rejected, SearchFailed
 from heed.apps.serving.service import Service
 from heed.errors import HeedError
 
-MAX_FIELDS = 1000
+MAX_FIELDS = 1000  # of a multipart form
+MAX_PAIRS = 20_000  # of a form in one text, which is read in milliseconds
 
 BAD_BODY = (ValueError, RecursionError, LookupError, HTTPException)  # UnicodeDecodeError is a ValueError
 
@@ -71,7 +72,7 @@ async def parameters(request: Request) -> dict[str, Any]:
             fields |= content
         elif kind == "application/x-www-form-urlencoded":
             _check_is_no_json(body, kind)
-            pairs = parse_qsl(body.decode(), keep_blank_values=True, errors="strict", max_num_fields=MAX_FIELDS)
+            pairs = parse_qsl(body.decode(), keep_blank_values=True, errors="strict", max_num_fields=MAX_PAIRS)
             fields |= _group_by_name(pairs)
         elif kind == "multipart/form-data":
             async with request.form(max_files=0, max_fields=MAX_FIELDS, max_part_size=len(body)) as form:
@@ -146,6 +147,30 @@ def check_size(service: Service, texts: list[str]) -> None:
     for found, most in ((len(texts), limits.max_texts), (n_chars, limits.max_chars)):
         if found > most:
             raise Fault(400, f"Invalid request: request ({found}) exceeds text limit ({most})")
+
+
+def check_bytes(service: Service, texts: list[str]) -> None:
+    """Fault, as DeepL's clients know it, if the texts are too many or their UTF-8 is too long together."""
+    limits = service.limits
+    n_bytes = sum(len(text.encode()) for text in texts)
+    if len(texts) > limits.max_deepl_texts or n_bytes > limits.max_deepl_bytes:
+        raise Fault(
+            413,
+            f"Request entity too large: {len(texts)} texts of {n_bytes} bytes; the most are {limits.max_deepl_texts} "
+            f"texts and {limits.max_deepl_bytes} bytes",
+        )
+
+
+def deepl_languages(service: Service, source: str, target: str) -> tuple[str, str]:
+    """Their codes as the models have them; the source may be "". Fault in the words that DeepL's clients look for."""
+    known = service.codes()
+    src, tgt = "" if is_auto(source) else known_code(source, known), known_code(target, known)
+    for name, code in (("target_lang", tgt), ("source_lang", src)):
+        if code and code not in known:
+            raise Fault(400, f"Value for '{name}' not supported: {code[:20]}")
+    if src and not service.has(src, tgt):
+        raise Fault(400, f"Value for 'target_lang' not supported with source_lang={src[:20]}: {tgt[:20]}")
+    return src, tgt
 
 
 def known_languages(service: Service, source: str, target: str) -> tuple[str, str]:

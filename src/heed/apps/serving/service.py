@@ -20,6 +20,7 @@ from heed.apps.documents.translation import Question
 from heed.apps.serving.document_workers import FILES_AT_ONCE, DocumentWorkers
 from heed.apps.serving.doors import Doors
 from heed.apps.serving.engine import Engine, off_event_loop
+from heed.apps.serving.glossaries import GlossaryStore
 from heed.apps.serving.languages import language_name
 from heed.apps.serving.metrics import Metrics
 from heed.apps.serving.request_queue import QueueFull, TooLate
@@ -53,6 +54,16 @@ class Limits:
     def max_body_bytes(self) -> int:
         """Bytes of a request's body: a character may take 12 of them, in JSON (two escapes) as in a form."""
         return 12 * self.max_chars + 64 * self.max_texts + 2**16
+
+    @property
+    def max_deepl_bytes(self) -> int:
+        """Bytes of the texts of a request of DeepL's interface, which documents 128 KiB; more with `max_chars`."""
+        return 2**17 * self.max_chars // 10_000
+
+    @property
+    def max_deepl_texts(self) -> int:
+        """Texts of such a request: clients send up to 1,000."""
+        return 8 * self.max_texts
 
     @property
     def max_file_chars(self) -> int:
@@ -186,6 +197,7 @@ class Service:
     show_metrics: bool = True
     show_page: bool = True
     doors: Doors = field(default_factory=Doors)
+    glossaries: GlossaryStore = field(default_factory=GlossaryStore)
     ready: bool = False
     n_characters: int = 0  # translated since the start
 
