@@ -53,7 +53,7 @@ def test_copies_and_overlaps_are_counted(tmp_path):
     found = inspected(tmp_path, [*TRAIN, *TRAIN[:80], *DEV[3:10], *other, *((src, src) for src, _ in TEST)])
     train, dev = found.numbers["sets"]["train"], found.numbers["sets"]["dev"]
     assert (train["copies"], train["copies_of_sources"], train["target_equals_source"]) == (80, 80, 20)
-    assert dev["in_training"] == {"pairs": 7, "other_sources": 4, "first_line": 4}
+    assert dev["in_training"] == {"pairs": 7, "other_sources": 4, "other_targets": 0, "first_line": 4}
     dev_remark, copied_source, copies = found.remarks
     assert "dev: 7 of its 60 pairs are training pairs too, and 4 other source lines" in dev_remark
     assert "in 20 training pairs (3.9%) the target is a copy of the source" in copied_source
@@ -160,7 +160,16 @@ def test_preparation_remarks_only_on_what_a_user_should_know():
     assert remarks([(src, src) for src, _ in TRAIN], tgt="en") == []
     all_of_them = remarks([*TRAIN * 2, *DEV, *TEST[:1], *((src, src) for src, _ in TRAIN)])
     assert len(all_of_them) == 3
-    assert "dev: 60 of its 60 pairs are training pairs too (so are pairs of news)" in all_of_them[0]
+    assert "dev: 60 of its 60 pairs are training pairs too (so are lines of news)" in all_of_them[0]
+    # One side of them in training is a leak too, unless it is a few short lines.
+    targets = [(f"{src} uh", tgt) for src, tgt in DEV]
+    sources = [(src, f"{tgt} äh") for src, tgt in DEV]
+    assert remarks([*TRAIN, *targets]) == [
+        "dev: 60 of its 60 targets are training targets too; scores on them will be too high."
+    ]
+    (of_sources,) = remarks([*TRAIN, *sources[:30], *targets[:2]])
+    assert of_sources.startswith("dev: 30 of its 60 sources are training sources too and 2 of its 60 targets")
+    assert remarks([*TRAIN, *sources[:2], *targets[2:4]]) == []
 
 
 def test_a_line_is_found_where_an_overlap_begins(tmp_path):

@@ -160,14 +160,19 @@ def test_a_pair_left_out_is_named_by_its_file_and_its_line_there(tmp_path):
 def test_symbols_that_the_training_set_lacks_are_left_out_and_listed(tmp_path):
     train = write(tmp_path / "s", ["a dog", "a cat"]), write(tmp_path / "t", ["(NP DT NN )NP", "(NP DT NN )NP"])
     dev = write(tmp_path / "u", ["a dog", "dogs run"]), write(tmp_path / "v", ["(NP DT NN )NP", "(S NNS VB )S"])
+    said: list[str] = []
     prepared = prepare(
         TextFiles(train=(train,), dev=dev),
         DataSettings(src="en", tgt="trees", train=["s", "t"], dev=["u", "v"], tgt_symbols=True),
         TokenizerSettings(vocab_size=600),
         folder=tmp_path / "data",
-        report=lambda line: None,
+        report=said.append,
     )
     assert set(prepared.tokenizer.symbols) == {"(NP", ")NP", "DT", "NN"}
+    # A sentence of dev that is learned from is said; that trees have the same form is nothing to say.
+    assert [line for line in said if line.startswith("Remark")] == [
+        "Remark: dev: 1 of its 2 pairs are training pairs too; scores on them will be too high."
+    ]
     assert (len(prepared.train), len(prepared.dev)) == (2, 1)
     assert "symbol that the training set lacks" in (tmp_path / "data" / "dev.dropped.tsv").read_text()
     assert prepared.tokenizer.decode(prepared.train[0][1].tolist()) == "(NP DT NN )NP"

@@ -2,20 +2,23 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 
 from heed.apps.cluster.job import Job, check_cluster, read_inputs, run_job
 from heed.apps.cluster.plan import read_plan
 from heed.config import validated
-from heed.data.corpora.download import Corpora
+from heed.data.corpora.download import Corpora, Report
 from heed.data.mix import MixPart
+from heed.data.reading.pairs import read_pairs
 from heed.errors import HeedError
 from heed.model_folder import read_config
 from heed.runs.back_translation import check_recipe, mixed_recipe, recipe_text, reverse_recipe
 from heed.runs.recipe import Recipe, recipe_of_text
+from heed.runs.tasks.task import task_of
 from heed.runs.train import train_recipe
 from heed.runtime.files import remove_unfinished, whole_file
 from heed.runtime.locks import locked
@@ -23,6 +26,7 @@ from heed.text.line_rules import is_blank
 
 REVERSE, PARTS, RECIPE = "reverse", "parts", "recipe.toml"  # in the folder
 PAIRS = ("back-translated.src", "back-translated.tgt")
+IN_EVALUATION = "in dev or a test set"
 PREFIX = "back_"  # of the columns that translating adds
 
 
@@ -72,7 +76,7 @@ def back_translate(wanted: BackTranslation, corpora: Corpora) -> Path:
             report(f"{path} is there already and stays as it is.")
             return path
         pairs = folder / PAIRS[0], folder / PAIRS[1]
-        _write_pairs(folder, pairs, corpora)
+        _write_pairs(folder, pairs, _evaluation_targets(recipe, corpora), report)
         mixed = mixed_recipe(recipe, pairs, tag=wanted.tag, where=wanted.name)
         text = recipe_text(mixed)
         assert recipe_of_text(text, path=path.absolute()) == mixed
@@ -96,15 +100,23 @@ def _has_scores(model: Path) -> bool:
     return model.exists() and bool(read_config(model).card.scores)
 
 
-def _write_pairs(folder: Path, pairs: tuple[Path, Path], corpora: Corpora) -> None:
-    """Writes sources and targets, a line a pair; reports what is left out."""
+def _evaluation_targets(recipe: Recipe, corpora: Corpora) -> set[str]:
+    """The targets of the recipe's dev and test sets. Of a dev set that is split off, training leaves out both sides."""
+    files = task_of(recipe).text_files(Path(), corpora)
+    sets = [files.tests.values(), () if files.dev_split else (files.dev,)]
+    return {tgt.strip() for pair in chain(*sets) for _, tgt in read_pairs(pair)}
+
+
+def _write_pairs(folder: Path, pairs: tuple[Path, Path], evaluated: Set[str], report: Report) -> None:
+    """Writes sources and targets, a line a pair, without the targets `evaluated`; reports what is left out."""
     left_out: Counter[str] = Counter()
     n_pairs = 0
     with ExitStack() as stack:
         temporary = [stack.enter_context(whole_file(side)) for side in pairs]
         src_file, tgt_file = (stack.enter_context(side.open("w", encoding="utf-8", newline="\n")) for side in temporary)
         for text, translation, ended in _translations(str(folder / PARTS)):
-            if reason := _fault(text, translation, ended):
+            reason = _fault(text, translation, ended)
+            if reason := reason or (IN_EVALUATION if text.strip() in evaluated else ""):
                 left_out[reason] += 1
                 continue
             src_file.write(f"{translation}\n")
@@ -116,7 +128,7 @@ def _write_pairs(folder: Path, pairs: tuple[Path, Path], corpora: Corpora) -> No
                 "--model, or train the reverse model for longer, with another --out."
             )
     reasons = "; ".join(f"{n:,} {reason}" for reason, n in left_out.items())
-    corpora.report(f"{n_pairs:,} pairs in {pairs[0]} and {pairs[1]}{f'; left out: {reasons}' if reasons else ''}.")
+    report(f"{n_pairs:,} pairs in {pairs[0]} and {pairs[1]}{f'; left out: {reasons}' if reasons else ''}.")
 
 
 def _translations(parts: str) -> Iterator[tuple[str, str, bool]]:

@@ -1,6 +1,6 @@
 """A description of a recipe's text: `heed data check`. It never changes what is trained on.
 
-Memory: 16 bytes a training pair and a sample, whatever the size of the corpus.
+Memory: 24 bytes a training pair and a sample, whatever the size of the corpus.
 """
 
 from array import array
@@ -171,7 +171,10 @@ def _text_of_set(name: str, numbers: dict[str, Any]) -> Iterator[str]:
     if "in_training" in numbers:
         overlap = numbers["in_training"]
         first = f" (first: line {overlap['first_line']:,})" if "first_line" in overlap else ""
-        yield f"  in train too: {overlap['pairs']:,} pairs; of other pairs, {overlap['other_sources']:,} sources{first}"
+        yield (
+            f"  in train too: {overlap['pairs']:,} pairs; of other pairs, {overlap['other_sources']:,} sources and "
+            f"{overlap['other_targets']:,} targets{first}"
+        )
 
 
 def quantile(counts: Counter[Any], share: float) -> Any:
@@ -271,7 +274,8 @@ def inspect_text(
     sets = {name: _placed(pair) for name, pair in files.evaluation_sets.items()}
     if files.dev_split:
         sets["dev"] = files.dev_split.pairs(given_pairs, name=files.name_of_given)
-    repetitions = Repetitions({name: observed_set(name, placed) for name, placed in sets.items()})
+    observed_sets = {name: observed_set(name, placed) for name, placed in sets.items()}
+    repetitions = Repetitions(observed_sets, symbols=data.tgt_symbols)
     for pair in counted(observed("train", training_pairs()), "Reading training text", unit="pairs"):
         repetitions.add(*pair)
 
@@ -284,7 +288,11 @@ def inspect_text(
     numbers = {name: spectrum.numbers() for name, spectrum in spectra.items()}
     numbers["train"] |= {"copies": repetitions.n_copies, "copies_of_sources": repetitions.n_source_copies}
     for name, overlap in repetitions.overlaps().items():
-        numbers[name]["in_training"] = {"pairs": overlap.n_pairs, "other_sources": overlap.n_sources}
+        numbers[name]["in_training"] = {
+            "pairs": overlap.n_pairs,
+            "other_sources": overlap.n_sources,
+            "other_targets": overlap.n_targets,
+        }
         if overlap.first is not None:
             numbers[name]["in_training"]["first_line"] = lines_of_sets[name][overlap.first]
     lines = suspicions.shown()

@@ -15,34 +15,50 @@ from heed.text.line_rules import is_blank
 # Transformer several BLEU. Web corpora have more copies than that of pairs, which does no harm by itself.
 UNTRANSLATED_SHARE, COPIED_SHARE = 0.02, 0.1
 IN_TRAINING_SHARE = 0.01  # of the pairs of dev, or of a test set
+SIDE_SHARE = 0.05  # of their other sources, or targets: short ones recur in any text
 MOST_HASHES = 2**24  # that are compared at once
-OF_SOURCES = "/src"  # after the name of a set, which has no slash: what shards say of its sources
+# After the name of a set, which has no slash: what shards say of its sources, and of its targets.
+OF_SOURCES, OF_TARGETS = "/src", "/tgt"
 
 
 @dataclass(frozen=True)
 class Overlap:
-    """How many pairs of a set are training pairs too, and how many others have a training pair's source."""
+    """How many pairs of a set are training pairs too, and how many others have a training pair's source or target."""
 
     n_lines: int
     n_pairs: int
     n_sources: int
-    first: int | None  # index of the first such pair; if there is none, of the first such source
+    n_targets: int
+    first: int | None  # index of the first such pair; if there is none, of the first such source or target
 
     def __str__(self) -> str:
-        also = f", and {self.n_sources:,} other source lines" if self.n_sources else ""
-        return f"{self.n_pairs:,} of its {self.n_lines:,} pairs are training pairs too{also}"
+        sides = {"source": self.n_sources, "target": self.n_targets}
+        if self.n_pairs:
+            also = "".join(f", and {n:,} other {side} lines" for side, n in sides.items() if n)
+            return f"{self.n_pairs:,} of its {self.n_lines:,} pairs are training pairs too{also}"
+        return " and ".join(
+            f"{n:,} of its {self.n_lines:,} {side}s are training {side}s too" for side, n in sides.items() if n
+        )
+
+    @property
+    def is_leak(self) -> bool:
+        """Whether so much of the set is in training that its scores mean less."""
+        n_sides = max(self.n_sources, self.n_targets)
+        return 0 < self.n_pairs >= IN_TRAINING_SHARE * self.n_lines or 0 < n_sides >= SIDE_SHARE * self.n_lines
 
 
 class Repetitions:
-    """Counts them in training pairs that are added one by one. Memory: 16 bytes a pair.
+    """Counts them in training pairs that are added one by one. Memory: 24 bytes a pair.
 
     Python's own hashes of 64 bits stand for the texts. Pairs with a blank side are not counted.
     """
 
-    def __init__(self, sets: Mapping[str, Iterable[tuple[str, str]]]):
-        """sets: the pairs of dev and test sets, by name."""
+    def __init__(self, sets: Mapping[str, Iterable[tuple[str, str]]], *, symbols: bool = False):
+        """sets: the pairs of dev and test sets, by name. symbols: whether targets are such lines, as trees are, which
+        may well be alike."""
+        self._symbols = symbols
         self._sets = {name: _hashes(pairs) for name, pairs in sets.items()}
-        self._pairs, self._src = array("q"), array("q")
+        self._pairs, self._src, self._tgt = array("q"), array("q"), array("q")
         self.n_untranslated = 0
 
     def add(self, src: str, tgt: str) -> None:
@@ -50,6 +66,8 @@ class Repetitions:
         if not is_blank(src) and not is_blank(tgt):
             self._pairs.append(hash((src, tgt)))
             self._src.append(hash(src))
+            if not self._symbols:
+                self._tgt.append(hash(tgt))
             self.n_untranslated += src == tgt
 
     def __len__(self) -> int:
@@ -67,14 +85,13 @@ class Repetitions:
 
     def overlaps(self) -> dict[str, Overlap]:
         """Of each set with the training pairs."""
-        pairs, sources = (np.sort(np.frombuffer(numbers, np.int64)) for numbers in (self._pairs, self._src))
         overlaps = {}
-        for name, (pairs_of_set, sources_of_set) in self._sets.items():
-            is_pair = _is_among(pairs_of_set, pairs)
-            is_source = _is_among(sources_of_set, sources) & ~is_pair
-            rows = np.flatnonzero(is_pair if is_pair.any() else is_source)
-            first = int(rows[0]) if len(rows) else None
-            overlaps[name] = Overlap(len(is_pair), int(is_pair.sum()), int(is_source.sum()), first)
+        in_training = [np.sort(np.frombuffer(numbers, np.int64)) for numbers in (self._pairs, self._src, self._tgt)]
+        for name, of_set in self._sets.items():
+            is_pair, is_src, is_tgt = (_is_among(*both) for both in zip(of_set, in_training, strict=True))
+            rows = np.flatnonzero(is_pair if is_pair.any() else is_src | is_tgt)
+            n_pairs, n_src, n_tgt = (int(found.sum()) for found in (is_pair, is_src & ~is_pair, is_tgt & ~is_pair))
+            overlaps[name] = Overlap(len(is_pair), n_pairs, n_src, n_tgt, int(rows[0]) if len(rows) else None)
         return overlaps
 
     def counts(self) -> "RepetitionCounts":
@@ -92,17 +109,18 @@ class RepetitionCounts:
     overlaps: Mapping[str, Overlap]
     estimated: bool = False
 
-    def remarks(self, *, src: str, tgt: str) -> Iterator[str]:
-        """Remarks for the user, three lines at most. src, tgt: the languages."""
-        overlaps = {
-            name: found
-            for name, found in self.overlaps.items()
-            if found.n_pairs and found.n_pairs >= IN_TRAINING_SHARE * found.n_lines
-        }
+    def leaks(self) -> Iterator[str]:
+        """A remark on the sets that are in training too, if there are any; the worst is named first."""
+        overlaps = {name: found for name, found in self.overlaps.items() if found.is_leak}
         if overlaps:
             worst = max(overlaps, key=lambda name: overlaps[name].n_pairs / overlaps[name].n_lines)
-            others = f" (so are pairs of {', '.join(name for name in overlaps if name != worst)})" * (len(overlaps) > 1)
-            yield f"{worst}: {overlaps[worst]}{others}; scores on them will be too high."
+            others = [name for name in overlaps if name != worst]
+            so_are = f" (so are lines of {', '.join(others)})" if others else ""
+            yield f"{worst}: {overlaps[worst]}{so_are}; scores on them will be too high."
+
+    def remarks(self, *, src: str, tgt: str) -> Iterator[str]:
+        """Remarks for the user, three lines at most. src, tgt: the languages."""
+        yield from self.leaks()
         if src != tgt and self.n_untranslated > UNTRANSLATED_SHARE * self.n_pairs:
             share = self.n_untranslated / self.n_pairs
             yield (
@@ -123,11 +141,12 @@ def repetitions_of_shards(
     """
     overlaps = {}
     for name, n_lines in sizes.items():
-        pairs, sources = (
-            {place for one in said for place in one["overlaps"].get(key, ())} for key in (name, name + OF_SOURCES)
+        pairs, sources, targets = (
+            {place for one in said for place in one["overlaps"].get(name + of_side, ())}
+            for of_side in ("", OF_SOURCES, OF_TARGETS)
         )
-        first = min(pairs or sources, default=None)
-        overlaps[name] = Overlap(n_lines, len(pairs), len(sources - pairs), first)
+        first = min(pairs or sources | targets, default=None)
+        overlaps[name] = Overlap(n_lines, len(pairs), len(sources - pairs), len(targets - pairs), first)
     n_pairs, n_untranslated = (sum(one[name] for one in said) for name in ("counted", "untranslated"))
     of_shards = [np.load(path, mmap_mode="r", allow_pickle=False) for path in hashes]
     # Of more than fit into memory, the lowest tell enough.
@@ -139,13 +158,13 @@ def repetitions_of_shards(
     return RepetitionCounts(n_pairs, n_untranslated, n_copies, overlaps, estimated=share > 1)
 
 
-def _hashes(pairs: Iterable[tuple[str, str]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Of the pairs and of their sources, in order."""
-    of_pairs, of_sources = array("q"), array("q")
-    for pair in pairs:
-        of_pairs.append(hash(pair))
-        of_sources.append(hash(pair[0]))
-    return np.frombuffer(of_pairs, np.int64), np.frombuffer(of_sources, np.int64)
+def _hashes(pairs: Iterable[tuple[str, str]]) -> tuple[NDArray[np.int64], ...]:
+    """Of the pairs, of their sources and of their targets, in order."""
+    hashes = array("q"), array("q"), array("q")
+    for src, tgt in pairs:
+        for numbers, text in zip(hashes, ((src, tgt), src, tgt), strict=True):
+            numbers.append(hash(text))
+    return tuple(np.frombuffer(numbers, np.int64) for numbers in hashes)
 
 
 def _n_copies(numbers: "array[int]") -> int:

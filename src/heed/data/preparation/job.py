@@ -390,9 +390,10 @@ class Preparation:
         self._summarise(TRAIN, {**sums, "dropped": dict(dropped)}, listed=listed)
         for line in warnings:
             self._report(line)
-        if not self._data.tgt_symbols:
-            for remark in repetitions.remarks(src=self._data.src, tgt=self._data.tgt):
-                self._report(f"Remark: {remark}")
+        languages = {"src": self._data.src, "tgt": self._data.tgt}
+        # Trees are copied to give them more weight, which is nothing to remark on.
+        for remark in repetitions.leaks() if self._data.tgt_symbols else repetitions.remarks(**languages):
+            self._report(f"Remark: {remark}")
 
         if not plan.joined:
             write_index(shards, names, said, plan.texts, plan.shards_of_parts)  # last

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heed.data.corpus.shard import write_corpus
-from heed.data.inspection.repetitions import OF_SOURCES
+from heed.data.inspection.repetitions import OF_SOURCES, OF_TARGETS
 from heed.data.preparation.encoding import Encoder, Numbered, Tally
 from heed.data.preparation.plan import ShardPlan, read_plan
 from heed.data.preparation.rules import COPY, HELD_OUT, PairFilter, hashes_of, later_copies
@@ -170,12 +170,13 @@ class _Encoder:
         sets = {name: (Path(src), Path(tgt)) for name, (src, tgt) in settings.sets.items()}
         dev = read_pairs(sets["dev"]) if settings.holds_out_dev else ()
         self._held_out = HeldOut(dev, sides_from=plan.sides_held_out_from)
-        # The places of the pairs of dev and tests, by their hashes and by those of their sources.
+        # The places of the pairs of dev and tests, by their hashes and by those of their sides; trees are often alike.
         self._places: dict[int, list[tuple[str, int]]] = {}
+        of_sides = ("", OF_SOURCES) if settings.tgt_symbols else ("", OF_SOURCES, OF_TARGETS)
         for name, files in sets.items():
             for place, pair in enumerate(read_pairs(files)):
-                self._places.setdefault(hash(pair), []).append((name, place))
-                self._places.setdefault(hash(pair[0]), []).append((f"{name}{OF_SOURCES}", place))
+                for key, of_side in zip(_keys(pair), of_sides, strict=False):
+                    self._places.setdefault(key, []).append((f"{name}{of_side}", place))
 
     def encode(self, shard: int, pairs: Iterable[tuple[int, int, Pair | LineFault]]) -> dict[str, Any]:
         """Writes a shard with its list of what is left out; what its sidecar says."""
@@ -245,8 +246,8 @@ class _Shard:
         self._faults.setdefault(source, [0, place])[0] += 1
 
     def count_repeats(self, pair: Pair, places: dict[int, list[tuple[str, int]]]) -> None:
-        """Counts what a pair repeats. places: of the pairs and sources of dev and tests, by their hashes."""
-        for key in (hash(pair), hash(pair[0])):
+        """Counts what a pair repeats. places: of the pairs of dev and tests and of their sides, by their hashes."""
+        for key in _keys(pair):
             for name, place in places.get(key, ()):
                 self._overlaps.setdefault(name, set()).add(place)
         self._n_counted += 1
@@ -273,6 +274,11 @@ class _Shard:
             "unknown": self.tally.unknown(),
             "faults": self._faults,
         }
+
+
+def _keys(pair: Pair) -> tuple[int, int, int]:
+    """Hashes, for this process, of a pair, of its source and of its target."""
+    return hash(pair), hash((0, pair[0])), hash((1, pair[1]))
 
 
 def share_of_hashes(plan: ShardPlan) -> int:
