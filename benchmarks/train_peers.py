@@ -376,10 +376,13 @@ def write_batches(target: Path, *, work: Path, mirror: str | None, n_batches: in
     prepared = prepare(files, recipe.data, recipe.tokenizer, folder=work / "data", report=print)
     assert isinstance(prepared.train, ParallelCorpus)
     special = SpecialIds(PAD, BOS, EOS)
-    batches = TokenBatches(prepared.train, special, max_src_tokens=4096, max_tgt_tokens=4096, micro_tokens=4096, seed=1)
+    # Batches of like lengths, since the peers compute padding.
+    n = 8 * 4096
+    batches = TokenBatches(prepared.train, special, max_src_tokens=n, max_tgt_tokens=n, micro_tokens=4096, seed=1)
     arrays: dict[str, Any] = {}
     n_tokens = 0
-    for i, (rows,) in enumerate(batches.plan(0)[:n_batches]):
+    padded = [rows for step in batches.plan(0) for rows in batches.passes(step, padded=True)]
+    for i, rows in enumerate(np.random.default_rng(1).permuted(np.array(padded, dtype=object))[:n_batches]):
         batch = batches.collate(rows)
         tgt = np.concatenate([batch.tgt_in.numpy(), np.zeros((len(rows), 1), dtype=np.int64)], axis=1)
         lengths = batch.tgt_mask.sum(1).numpy()

@@ -1,6 +1,7 @@
-"""Batches hold every pair once an epoch, within their limits, in an order fixed by seed and epoch."""
+"""Steps hold every pair once an epoch and are filled to their limits, in an order fixed by seed and epoch."""
 
 import tempfile
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.conftest import SPECIAL, n_examples
 
-from heed.data.batching import PlanPart, TokenBatches
+from heed.data.batching import EpochState, PlanPart, TokenBatches
 from heed.data.corpus.shard import ParallelCorpus, write_corpus
+from heed.data.padded_plan import PaddedBatches
 
 LENGTHS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), min_size=1, max_size=80)
 
@@ -28,29 +30,72 @@ def batches_of(corpus, *, limit=100, micro=40, seed=1) -> TokenBatches:
     return TokenBatches(corpus, SPECIAL, max_src_tokens=limit, max_tgt_tokens=limit, micro_tokens=micro, seed=seed)
 
 
-@given(lengths=LENGTHS, limit=st.integers(20, 200), micro=st.integers(10, 100))
+def rows_of(*plans) -> list[int]:
+    return [row for plan in plans for step in plan for rows in step for row in rows.tolist()]
+
+
+@given(lengths=LENGTHS, limit=st.integers(20, 200), micro=st.integers(10, 100), padded=st.booleans())
 @settings(max_examples=n_examples(60))
-def test_an_epoch_holds_every_pair_once_and_no_batch_is_too_large(lengths, limit, micro):
+def test_an_epoch_holds_every_pair_once_and_neither_step_nor_pass_is_too_large(lengths, limit, micro, padded):
     corpus = corpus_of(lengths)
     batches = batches_of(corpus, limit=limit, micro=micro)
     plan = batches.plan(0)
-    rows = np.concatenate([rows for batch in plan for rows in batch])
-    assert sorted(rows.tolist()) == list(range(len(lengths)))
-    for batch in plan:
-        collated = [batches.collate(rows) for rows in batch]
+    assert sorted(rows_of(plan)) == list(range(len(lengths)))
+    for step in plan:
+        collated = [batches.collate(rows) for rows in batches.passes(step, padded=padded)]
+        assert sorted(row for part in collated for row in part.rows) == sorted(rows_of([step]))
         for part in collated:
             if len(part.rows) > 1:
-                assert max(part.src.numel(), part.tgt_in.numel()) <= micro
+                sizes = (part.src, part.tgt_in) if padded else (part.src[part.src_mask], part.tgt_in[part.tgt_mask])
+                assert max(ids.numel() for ids in sizes) <= (micro if padded else batches.pass_tokens)
             for i, row in enumerate(part.rows):
                 src_ids, tgt_ids = (ids.tolist() for ids in corpus[int(row)])
                 assert part.src[i][part.src_mask[i]].tolist() == [*src_ids, SPECIAL.eos]
                 assert part.tgt_in[i][part.tgt_mask[i]].tolist() == [SPECIAL.bos, *tgt_ids]
                 assert part.tgt_out[i][part.tgt_mask[i]].tolist() == [*tgt_ids, SPECIAL.eos]
             assert not part.src[~part.src_mask].any() and not part.tgt_in[~part.tgt_mask].any()  # pad is 0
-        longest = max(max(src, tgt) + 1 for src, tgt in lengths)
-        if longest <= limit:  # even if pairs are longer than a micro-batch
-            assert sum(part.src.numel() for part in collated) <= limit
-            assert sum(part.tgt_in.numel() for part in collated) <= limit
+        if sum(len(rows) for rows in step) > 1:
+            work = batches.workload(step)
+            assert max(work.n_src, work.n_tgt) <= limit
+            assert work.n_src == sum(int(part.src_mask.sum()) for part in collated)
+            assert work.n_tgt == sum(part.n_tgt_tokens for part in collated)
+
+
+class DrawnLengths:
+    """Lengths without a corpus: log-normal, as those of web text, up to `longest`; the sides' ratio is 1.05 ± 0.25."""
+
+    def __init__(self, n_pairs: int, longest: int):
+        draw = np.random.default_rng(0)
+        src = np.clip(draw.lognormal(3.1, 0.6, n_pairs), 1, longest - 1)
+        tgt = np.clip(src * draw.normal(1.05, 0.25, n_pairs), 1, longest - 1)
+        self.lengths = src.astype(np.int32), tgt.astype(np.int32)
+
+    def __len__(self) -> int:
+        return len(self.lengths[0])
+
+
+@pytest.mark.parametrize(("limit", "longest"), [(25_000, 250), (4096, 250), (2048, 200), (600, 59)])
+def test_steps_are_full_of_real_tokens_and_the_same_on_every_machine(limit, longest):
+    """The last step of an epoch takes what is left. A pass without padding is one of as few as can be."""
+    lengths = DrawnLengths(29_000, longest)
+    whole = batches_of(lengths, limit=limit, micro=10**9)
+    plan = whole.plan(0)
+    works = [whole.workload(step) for step in plan[:-1]]
+    fill = np.array([(work.n_src, work.n_tgt) for work in works]) / limit
+    assert fill.mean(0).max() >= 0.97 and fill.max(1).min() >= 0.96 and fill.max() <= 1
+    for micro in (limit // 2, 4096, 1000, longest):
+        batches = batches_of(lengths, limit=limit, micro=micro)
+        assert rows_of(batches.plan(0), whole.with_micro_tokens(micro).plan(0)) == rows_of(plan, plan)
+        counts = [len(batches.passes(step, padded=False)) for step in plan[:-1]]
+        assert micro == longest or np.mean(counts) <= 1.1 * batches.n_passes
+
+
+def test_a_step_has_groups_of_many_lengths():
+    """Its mean length differs from the corpus's by little more than that of as many random groups of one length."""
+    lengths = DrawnLengths(29_000, 250)
+    batches = batches_of(lengths, limit=25_000, micro=25_000)
+    means = [float(np.mean(lengths.lengths[0][step[0]])) for step in batches.plan(0)[:-1]]
+    assert np.std(means) < 0.3 * np.std(lengths.lengths[0])
 
 
 def test_a_batch_twice_is_cut_off_in_its_second_half_alone():
@@ -83,17 +128,12 @@ def test_order_depends_on_seed_and_epoch_alone():
     assert order(1, 0) != order(2, 0)
 
 
-def test_like_lengths_meet_so_that_little_is_padding():
-    draw = np.random.default_rng(0)
-    src = draw.integers(5, 40, 3000)
-    batches = batches_of(
-        corpus_of([(int(n), max(1, int(n) + int(d))) for n, d in zip(src, draw.integers(-3, 4, 3000), strict=True)]),
-        limit=2000,
-        micro=1000,
-    )
-    collated = [batches.collate(rows) for batch in batches.plan(0) for rows in batch]
-    real = sum(int(batch.tgt_mask.sum()) for batch in collated)
-    assert real / sum(batch.tgt_mask.numel() for batch in collated) > 0.95
+def test_like_lengths_meet_where_padding_is_computed():
+    batches = batches_of(DrawnLengths(29_000, 250), limit=25_000, micro=25_000)
+    src, tgt = batches._src_lengths, batches._tgt_lengths
+    passes = [rows for step in batches.plan(0)[:10] for rows in batches.passes(step, padded=True)]
+    computed = sum(len(rows) * (int(src[rows].max()) + int(tgt[rows].max())) for rows in passes)
+    assert sum(int(src[rows].sum() + tgt[rows].sum()) for rows in passes) / computed > 0.8
 
 
 def test_a_batch_is_shifted_and_masked_as_the_model_expects(tmp_path):
@@ -106,10 +146,21 @@ def test_a_batch_is_shifted_and_masked_as_the_model_expects(tmp_path):
     assert batch.tgt_mask.tolist() == [[True, True, False, False], [True] * 4]
 
 
-def test_the_papers_25000_tokens_are_cut_into_equal_parts():
-    batches = batches_of(corpus_of([(9, 9)] * 833 * 6), limit=25_000, micro=10_000)
-    first = batches.plan(0)[0]
-    assert [len(rows) for rows in first] == [833] * 3  # 3 × 833 × 10 = 24,990 tokens
+def test_passes_are_equal_shares_of_a_step():
+    batches = batches_of(corpus_of([(9, 9)] * 2500 * 2), limit=25_000, micro=10_000)
+    for step in batches.plan(0):
+        assert [len(rows) for rows in batches.passes(step, padded=False)] == [834, 833, 833]
+    assert (batches.n_passes, batches.pass_tokens) == (3, 8334 + 10)
+
+
+def test_a_pair_longer_than_a_pass_is_one_by_itself_and_one_longer_than_the_limits_a_step():
+    batches = batches_of(corpus_of([(3, 3)] * 10 + [(44, 9), (95, 9)]), limit=90, micro=40)
+    plan = batches.plan(0)
+    assert sorted(len(step[0]) for step in plan) == [1, 11]
+    for step in plan:
+        for padded in (False, True):
+            passes = [rows.tolist() for rows in batches.passes(step, padded=padded)]
+            assert [10] in passes or passes == [[11]]
 
 
 @pytest.mark.parametrize("limit", [5, 100])
@@ -126,13 +177,28 @@ def test_a_corpus_smaller_than_a_batch_is_one_batch(limit):
 @settings(max_examples=n_examples(60))
 def test_an_epoch_holds_every_pair_once_however_often_its_batches_change(lengths, limits, shares):
     corpus = corpus_of(lengths)
-    earlier: list[PlanPart] = []
+    earlier: tuple[PlanPart, ...] = ()
     seen: list[int] = []
     for (limit, micro, seed), share in zip(limits, [*shares, 1.0][-len(limits) :], strict=True):
         batches = batches_of(corpus, limit=limit, micro=micro, seed=seed)
-        plan = batches.plan(4, earlier=earlier)
+        plan = batches.plan(4, EpochState(earlier=earlier))
         used = plan[: round(share * len(plan))]
-        seen += [row for batch in used for rows in batch for row in rows.tolist()]
-        earlier.append(PlanPart(batches.limits, len(used)))
+        seen += rows_of(used)
+        earlier += (PlanPart(batches.limits, len(used)),)
     assert sorted(seen) == list(range(len(lengths)))
-    assert batches.plan(4, earlier=earlier) == []
+    assert batches.plan(4, EpochState(earlier=earlier)) == []
+
+
+def test_a_run_of_an_earlier_version_keeps_its_plan():
+    limits = {"max_src_tokens": 900, "max_tgt_tokens": 800, "micro_tokens": 400, "seed": 3}
+    batches = PaddedBatches(DrawnLengths(3000, 60), SPECIAL, **limits)
+    plan = batches.plan(2)
+    content = b"".join(
+        rows.astype("<u4").tobytes() + b"|" for step in plan for rows in batches.passes(step, padded=False)
+    )
+    assert len(plan) == 116
+    assert sha256(content).hexdigest() == "129fa68bef5e4c41b6c564702c684a95fd0c4af62146e9474b73a4e54b605bf9"
+    # Half of it under other limits: the rest has what is left.
+    other = batches.with_micro_tokens(200)
+    rest = other.plan(2, EpochState(earlier=(PlanPart(batches.limits, 50),)))
+    assert sorted(rows_of(plan[:50], rest)) == list(range(3000))

@@ -114,7 +114,8 @@ class Training:
     def batch(self, number: int) -> list[Batch]:
         """The micro-batches of a step, on the CPU; after an epoch's last its first come again."""
         plan = self.batches.plan(0)
-        return [self.batches.collate(rows) for rows in plan[number % len(plan)]]
+        padded = self.weights.computes_padding(self.settings)
+        return [self.batches.collate(rows) for rows in self.batches.passes(plan[number % len(plan)], padded=padded)]
 
     def step(self, batches: list[Batch]) -> StepResult:
         return train_step(*(self.weights, self.optimizer, batches, self.settings, self.machine, Workers()), rate=1e-3)

@@ -512,7 +512,7 @@ def test_out_of_memory_in_a_step_saves_the_state_and_names_what_to_lower(tmp_pat
         run_training(tmp_path, number_tokenizer, "full", **small)
     corpus = ParallelCorpus(tmp_path / "full" / "corpus0", vocab_size=len(number_tokenizer))
     batches = TokenBatches(corpus, SPECIAL, max_src_tokens=600, max_tgt_tokens=600, micro_tokens=300, seed=1)
-    step_14 = [micro_batches for epoch in range(3) for micro_batches in batches.plan(epoch)][13]
+    step_14 = [rows for epoch in range(3) for rows in batches.plan(epoch)][13]
     longest = 1 + max(int(lengths[rows].max()) for lengths in corpus.lengths for rows in step_14)  # with eos or bos
     assert str(raised.value) == (
         f"memory ran out in step 14, on sentences of up to {longest} tokens. Lower training.micro_batch_tokens "
@@ -536,7 +536,10 @@ def test_after_running_out_of_memory_a_smaller_micro_batch_resumes(tmp_path, num
     said: list[str] = []
     _, state = run_training(tmp_path, number_tokenizer, "full", report=said.append, micro_batch_tokens=300)
     assert said[0].startswith("Resumed from step 13 ")
-    assert (state.step, state.micro_tokens) == (30, 300)
+    assert (state.step, state.micro_tokens, state.plan_name) == (30, 300, "real tokens")
+    # The same pairs in each step: only its division has changed.
+    assert not any("The batches have changed" in line for line in said)
+    assert state.work == run_training(tmp_path, number_tokenizer, "straight")[1].work
 
 
 @pytest.mark.slow

@@ -160,6 +160,9 @@ class TrainingPasses(Protocol):
     def shapes(self, batches: Sequence[Batch]) -> set[Hashable]:
         """The shapes of the passes that these batches take, each of which is prepared once."""
 
+    def n_rows(self, batches: Sequence[Batch]) -> int:
+        """Rows a side that the passes of these batches compute."""
+
     def halve(self) -> bool:
         """Halves the tokens of a pass from now on; False if that would not hold the longest sentence."""
 

@@ -1,7 +1,7 @@
-"""Batches of pairs of similar length, filled by tokens (section 5.1)."""
+"""Batches of pairs, filled by real tokens, and their division into passes (section 5.1)."""
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, NamedTuple, Protocol
@@ -17,6 +17,7 @@ from heed.text.tokenizer import SpecialIds
 
 Ids = Sequence[int] | NDArray[np.unsignedinteger]
 Rows = NDArray[Any]  # of a corpus, 4 bytes each: all that an epoch's plan takes; 8 beyond 4 billion pairs
+Step = list[Rows]  # one array, or in the padded plan one for each pass
 EndToEnd = tuple[NDArray[Any], NDArray[np.int64]]  # ids of consecutive sentences, and their lengths
 
 
@@ -123,24 +124,23 @@ def mask_places(mask: Tensor) -> Tensor:
     return mask.flatten().nonzero()[:, 0]
 
 
+# Names of plans, kept in checkpoints: a run goes on by the plan that it began with.
+REAL_TOKENS = "real tokens"
+PADDED = "padded"  # of Heed 0.1 and before 0.2: padded_plan.py
+
+
 class BatchLimits(NamedTuple):
-    """The settings that, with the corpus, decide the batches of an epoch: most tokens a side, seed of the order."""
+    """The settings that, with the corpus, decide the steps of an epoch: most tokens a side, seed of the order."""
 
     max_src_tokens: int
     max_tgt_tokens: int
-    micro_tokens: int
+    micro_tokens: int | None  # of the padded plan alone, in which passes decide what a step holds
     seed: int
 
     @property
-    def n_micro_batches(self) -> int:
-        """Micro-batches of a batch at most."""
-        # Equal shares fill a batch better: 25,000 in passes of 10,000 at most are 3 of 8,333, not 2 of 10,000.
-        return -(-max(self.max_src_tokens, self.max_tgt_tokens) // self.micro_tokens)
-
-    @property
-    def pass_tokens(self) -> int:
-        """Tokens a side of the largest micro-batch, which one long pair may exceed."""
-        return max(self.max_src_tokens, self.max_tgt_tokens) // self.n_micro_batches
+    def most(self) -> int:
+        """The limit of the side that may have more tokens."""
+        return max(self.max_src_tokens, self.max_tgt_tokens)
 
 
 class PlanPart(NamedTuple):
@@ -157,6 +157,24 @@ class Drawn(NamedTuple):
     pairs: tuple[int, ...]
 
 
+@dataclass(frozen=True)
+class EpochState:
+    """What decides a plan besides corpus, limits and epoch.
+
+    window: of the epoch, where it is planned in several. order_seed: by which the epoch's windows were drawn, if not by
+    that of the limits. earlier: used of the window, under other limits. drawn: of a mix (MixedBatches), before the
+    epoch; None before the first.
+    """
+
+    window: int = 0
+    order_seed: int | None = None
+    earlier: tuple[PlanPart, ...] = ()
+    drawn: Drawn | None = None
+
+
+BEGINNING = EpochState()
+
+
 class Lengths(Protocol):
     """Pairs as batches are planned of them."""
 
@@ -170,50 +188,48 @@ class Lengths(Protocol):
 class Batches(Protocol):
     """The order of training, in windows of an epoch that are planned one after another."""
 
-    limits: BatchLimits
+    plan_name: str
+    micro_tokens: int  # tokens a side of a pass at most
+
+    @property
+    def limits(self) -> BatchLimits:
+        """What decides the steps, with the corpus."""
 
     @property
     def n_windows(self) -> int:
         """Of an epoch."""
 
     @property
-    def micro_tokens(self) -> int:
-        """Tokens a side of a micro-batch at most."""
-
-    @property
     def longest(self) -> int:
         """Tokens of the longest side."""
 
-    def plan(
-        self,
-        epoch: int,
-        *,
-        window: int = 0,
-        order_seed: int | None = None,
-        earlier: Sequence[PlanPart] = (),
-        drawn: Drawn | None = None,
-    ) -> list[list[Rows]]:
-        """A window's batches, each a list of micro-batches, each an array of rows.
+    @property
+    def pass_tokens(self) -> int:
+        """Tokens a side of the largest pass, which one long pair may exceed."""
 
-        order_seed: by which the epoch's windows were drawn, if not by that of the limits. earlier: used of the window.
-        drawn: of a mix (MixedBatches), before the epoch.
-        """
+    @property
+    def n_passes(self) -> int:
+        """Passes of a full step, where no padding is computed."""
 
-    def drawn_after(
-        self, epoch: int, *, step: int, earlier: Sequence[PlanPart] = (), drawn: Drawn | None = None
-    ) -> Drawn | None:
+    def plan(self, epoch: int, at: EpochState = BEGINNING) -> list[Step]:
+        """The steps of a window that are left."""
+
+    def passes(self, step: Step, *, padded: bool) -> list[Rows]:
+        """A step divided into what this machine computes at a time. padded: whether it computes padding too."""
+
+    def drawn_after(self, epoch: int, at: EpochState = BEGINNING, *, step: int) -> Drawn | None:
         """Of a mix: what is drawn when the epoch ends, which it does at this step."""
 
     def with_micro_tokens(self, micro_tokens: int) -> "Batches":
-        """The same with another limit of a micro-batch."""
+        """The same steps, divided into passes of this many tokens a side."""
 
-    def heaviest(self) -> list[Rows]:
-        """The micro-batches that need the most memory."""
+    def heaviest(self, *, padded: bool) -> list[Rows]:
+        """The passes that need the most memory."""
 
-    def workload(self, micro_batches: list[Rows]) -> Workload:
+    def workload(self, step: Step) -> Workload:
         """Tokens of these rows, and pairs of them that attention compares."""
 
-    def lines(self, micro_batches: list[Rows]) -> list[int]:
+    def lines(self, step: Step) -> list[int]:
         """Where these rows stood in the training text."""
 
     def named(self, lines: Sequence[int]) -> str:
@@ -223,15 +239,25 @@ class Batches(Protocol):
         """The batch of these rows."""
 
 
-class TokenBatches:
-    """The order of training: which pairs form which batch of which epoch.
+# Of a full step: each group has pairs of like lengths, so that passes that compute padding have little of it, and a
+# step has groups of many lengths, so that its gradient is not one of long or of short sentences.
+GROUPS_OF_STEP = 16
+# Where padding is computed, longer passes would hold lengths too unlike: at an eighth of a step, 81 to 93 % of what is
+# computed is real; at all of it, half.
+PADDED_SHARE, MIN_PADDED_TOKENS = 8, 1024
+LOOK_AHEAD = 256  # pairs among which one is looked for that fits where the next one does not
 
-    A batch holds at most `max_src_tokens` and `max_tgt_tokens`, special symbols and padding counted, and is cut into
-    micro-batches of like lengths that hold an equal share of it each, at most `micro_tokens` a side. A pair that is
-    longer than that share is a micro-batch by itself, and one longer than the limits a batch. The plan of an epoch
-    depends on the corpus, the limits, seed and epoch only; if limits or seed change in the middle of an epoch, the new
-    ones apply to the pairs that are left of it.
+
+class TokenBatches:
+    """The order of training: which pairs form which step of which epoch.
+
+    A step holds at most `max_src_tokens` and `max_tgt_tokens` real tokens, special symbols counted, and is filled until
+    none of the next pairs fits; a pair that is longer than the limits is a step by itself. The steps of an epoch depend
+    on the corpus, the limits, seed and epoch only, never on the machine: `micro_tokens` decides how a step is divided.
+    If limits or seed change in the middle of an epoch, the new ones apply to the pairs that are left of it.
     """
+
+    plan_name = REAL_TOKENS
 
     def __init__(
         self,
@@ -250,135 +276,209 @@ class TokenBatches:
         # With eos, with bos. numpy sorts 16-bit numbers by their digits, many times as fast as longer ones.
         smallest = np.uint16 if max(src.max(initial=0), tgt.max(initial=0)) < 2**16 - 1 else np.int32
         self._src_lengths, self._tgt_lengths = (src + 1).astype(smallest), (tgt + 1).astype(smallest)
-        self._limit(BatchLimits(max_src_tokens, max_tgt_tokens, micro_tokens, seed))
-
-    def _limit(self, limits: BatchLimits) -> None:
-        self.limits = limits
-        self._src_limit = limits.max_src_tokens // limits.n_micro_batches
-        self._tgt_limit = limits.max_tgt_tokens // limits.n_micro_batches
+        self._limits = BatchLimits(max_src_tokens, max_tgt_tokens, None, seed)
+        self.micro_tokens = micro_tokens
 
     @property
-    def micro_tokens(self) -> int:
-        """Tokens a side of a micro-batch at most."""
-        return self.limits.micro_tokens
+    def limits(self) -> BatchLimits:
+        """What decides the steps, with the corpus."""
+        return self._limits
 
     @property
     def n_windows(self) -> int:
         """One: an epoch is planned as a whole."""
         return 1
 
-    def plan(
-        self,
-        epoch: int,
-        *,
-        window: int = 0,
-        order_seed: int | None = None,
-        earlier: Sequence[PlanPart] = (),
-        drawn: Drawn | None = None,
-    ) -> list[list[Rows]]:
-        """The epoch's batches, each a list of micro-batches, each an array of rows of the corpus; it is one window.
-
-        earlier: what has been used of the epoch under other limits, in this order; its pairs are left out. drawn: of a
-        mix (MixedBatches), before the epoch.
-        """
-        left = np.ones(len(self._src_lengths), dtype=bool)
-        for part in earlier:
-            for micro_batches in self._with_limits(part.limits)._plan(epoch, left)[: part.n_batches]:
-                left[np.concatenate(micro_batches)] = False
-        return self._plan(epoch, left)
-
-    def drawn_after(
-        self, epoch: int, *, step: int, earlier: Sequence[PlanPart] = (), drawn: Drawn | None = None
-    ) -> Drawn | None:
-        """Of a mix: what is drawn when the epoch ends, which it does at this step."""
-        return None
-
-    def _plan(self, epoch: int, left: NDArray[np.bool_]) -> list[list[Rows]]:
-        draw = np.random.default_rng((self.limits.seed, epoch, *self._key))
-        order = draw.permutation(len(self._corpus)).astype(np.uint32)  # decides between pairs of equal lengths
-        if not left.all():
-            order = order[left[order]]
-        return self._batches_of(order, draw)
-
-    def _batches_of(self, order: Rows, draw: np.random.Generator) -> list[list[Rows]]:
-        """Batches of these rows in a drawn order; pairs of equal lengths stay in theirs."""
-        for lengths in (self._src_lengths, self._tgt_lengths):  # stable, the more important last
-            order = order[np.argsort(lengths[order], kind="stable")]
-        micro_batches = self._cut(order)
-        return self._group([micro_batches[i] for i in draw.permutation(len(micro_batches))])
-
-    def _group(self, micro_batches: list[Rows]) -> list[list[Rows]]:
-        """Batches of as many as the limits allow, or of fewer where pairs longer than a share would overfill one."""
-        batches: list[list[Rows]] = []
-        n_src = n_tgt = 0
-        for rows in micro_batches:
-            src, tgt = (len(rows) * int(lengths[rows].max()) for lengths in (self._src_lengths, self._tgt_lengths))
-            full = n_src + src > self.limits.max_src_tokens or n_tgt + tgt > self.limits.max_tgt_tokens
-            if not batches or full or len(batches[-1]) == self.limits.n_micro_batches:
-                batches.append([])
-                n_src = n_tgt = 0
-            batches[-1].append(rows)
-            n_src, n_tgt = n_src + src, n_tgt + tgt
-        return batches
-
-    def with_micro_tokens(self, micro_tokens: int) -> "TokenBatches":
-        """The same with another limit of a micro-batch: other batches, of the same size."""
-        return self._with_limits(self.limits._replace(micro_tokens=micro_tokens))
-
-    def _with_limits(self, limits: BatchLimits) -> "TokenBatches":
-        other = copy.copy(self)
-        other._limit(limits)
-        return other
-
-    def heaviest(self) -> list[Rows]:
-        """The micro-batches that need the most memory: of the most tokens, and of the longest pair."""
-        pieces = self._cut(np.lexsort((self._src_lengths, self._tgt_lengths)).astype(np.uint32))
-        src, tgt = self._src_lengths, self._tgt_lengths
-        tokens = [len(rows) * (int(src[rows].max()) + int(tgt[rows].max())) for rows in pieces]
-        longest = [int(src[rows].max()) + int(tgt[rows].max()) for rows in pieces]
-        return [pieces[int(np.argmax(tokens))], pieces[int(np.argmax(longest))]]
-
     @property
     def longest(self) -> int:
         """Tokens of the longest side."""
         return int(max(self._src_lengths.max(), self._tgt_lengths.max()))
 
-    def workload(self, micro_batches: list[Rows]) -> Workload:
+    @property
+    def pass_tokens(self) -> int:
+        """Tokens a side of the largest pass, which one long pair may exceed."""
+        return tokens_of_pass(self.limits, self.micro_tokens, self.longest)
+
+    @property
+    def n_passes(self) -> int:
+        """Passes of a full step, where no padding is computed."""
+        return -(-self.limits.most // self.pass_tokens)
+
+    def plan(self, epoch: int, at: EpochState = BEGINNING) -> list[Step]:
+        """The steps of the epoch that are left; it is one window."""
+        left = np.ones(len(self._src_lengths), dtype=bool)
+        for part in at.earlier:
+            for step in self._with_limits(part.limits)._plan(epoch, left)[: part.n_batches]:
+                left[np.concatenate(step)] = False
+        return self._plan(epoch, left)
+
+    def drawn_after(self, epoch: int, at: EpochState = BEGINNING, *, step: int) -> Drawn | None:
+        """Of a mix: what is drawn when the epoch ends, which it does at this step."""
+        return None
+
+    def _plan(self, epoch: int, left: NDArray[np.bool_]) -> list[Step]:
+        draw = np.random.default_rng((self.limits.seed, epoch, *self._key))
+        order = draw.permutation(len(self._corpus)).astype(np.uint32)  # decides between pairs of equal lengths
+        if not left.all():
+            order = order[left[order]]
+        return self._steps_of(order, draw)
+
+    def _steps_of(self, order: Rows, draw: np.random.Generator) -> list[Step]:
+        """Steps of these rows in a drawn order; pairs of equal lengths stay in theirs."""
+        order = self._by_length(order)
+        # Groups of consecutive pairs, each a share of a step on the side that is fuller there.
+        limits = self.limits
+        shares = np.maximum(
+            self._src_lengths[order].astype(np.float32) / limits.max_src_tokens,
+            self._tgt_lengths[order].astype(np.float32) / limits.max_tgt_tokens,
+        )
+        group = (np.cumsum(shares, dtype=np.float64) * GROUPS_OF_STEP).astype(np.int64)
+        groups = np.split(order, np.flatnonzero(np.diff(group)) + 1)
+        return self._fill(np.concatenate([groups[i] for i in draw.permutation(len(groups))]))
+
+    def _by_length(self, order: Rows) -> Rows:
+        """By the target's length, then the source's; those of equal lengths in their order."""
+        for lengths in (self._src_lengths, self._tgt_lengths):  # stable, the more important last
+            order = order[np.argsort(lengths[order], kind="stable")]
+        return order
+
+    def _fill(self, order: Rows) -> list[Step]:
+        """Steps of consecutive pairs of `order`, in which a pair moves ahead that fits where the next does not."""
+        steps: list[Step] = []
+        start, guess = 0, 1024
+        while start < len(order):
+            window = order[start : start + guess]
+            src, tgt = (lengths[window].astype(np.int64) for lengths in (self._src_lengths, self._tgt_lengths))
+            size = max(1, _n_fitting(src, tgt, self.limits.max_src_tokens, self.limits.max_tgt_tokens))
+            if size + LOOK_AHEAD > len(window) and start + len(window) < len(order):
+                guess = 2 * guess
+                continue
+            size = self._close_gap(window, src, tgt, size)
+            steps.append([order[start : start + size]])
+            start, guess = start + size, size + size // 4 + 2 * LOOK_AHEAD
+        return steps
+
+    def _close_gap(self, window: Rows, src: NDArray[np.int64], tgt: NDArray[np.int64], size: int) -> int:
+        """The size of a step of the first `size` pairs and those of the next ones that still fit, put behind these."""
+        src_gap = self.limits.max_src_tokens - int(src[:size].sum())
+        tgt_gap = self.limits.max_tgt_tokens - int(tgt[:size].sum())
+        ahead = slice(size, size + LOOK_AHEAD)
+        taken = np.zeros(len(src[ahead]), dtype=bool)
+        while (fits := (src[ahead] <= src_gap) & (tgt[ahead] <= tgt_gap) & ~taken).any():
+            # The longest that fits: fewer tokens stay unfilled than with the first.
+            i = int(np.argmax(np.where(fits, np.maximum(src[ahead], tgt[ahead]), 0)))
+            taken[i] = True
+            src_gap, tgt_gap = src_gap - int(src[size + i]), tgt_gap - int(tgt[size + i])
+        window[ahead] = np.concatenate([window[ahead][taken], window[ahead][~taken]])
+        return size + int(taken.sum())
+
+    def with_micro_tokens(self, micro_tokens: int) -> "TokenBatches":
+        """The same steps, divided into passes of this many tokens a side."""
+        other = copy.copy(self)
+        other.micro_tokens = micro_tokens
+        return other
+
+    def _with_limits(self, limits: BatchLimits) -> "TokenBatches":
+        other = copy.copy(self)
+        other._limits = limits
+        return other
+
+    def passes(self, step: Step, *, padded: bool) -> list[Rows]:
+        """A step divided into passes of like lengths. padded: whether padding is computed, and counts."""
+        return self._divided(np.concatenate(step), padded=padded)
+
+    def heaviest(self, *, padded: bool) -> list[Rows]:
+        """The passes that need the most memory: of the most tokens, and of the longest pair."""
+        src, tgt = self._src_lengths, self._tgt_lengths
+        if padded:
+            passes = self._divided(np.arange(len(src), dtype=np.uint32), padded=True)
+            longest = [int(src[rows].max()) + int(tgt[rows].max()) for rows in passes]
+            tokens = [len(rows) * most for rows, most in zip(passes, longest, strict=True)]
+            return [passes[int(np.argmax(tokens))], passes[int(np.argmax(longest))]]
+        # Full ones, of any pairs and of the longest.
+        orders = (
+            np.random.default_rng(0).permutation(len(src)),
+            np.argsort(src.astype(np.int64) + tgt.astype(np.int64))[::-1],
+        )
+        limit = self.pass_tokens
+        return [order[: max(1, _n_fitting(src[order], tgt[order], limit, limit))].astype(np.uint32) for order in orders]
+
+    def _divided(self, rows: Rows, *, padded: bool) -> list[Rows]:
+        limit = tokens_of_pass(self.limits, self.micro_tokens, self.longest, padded=padded)
+        pieces = pieces_of(self._src_lengths[rows], self._tgt_lengths[rows], limit, padded=padded)
+        return [rows[places] for places in pieces]
+
+    def workload(self, step: Step) -> Workload:
         """Tokens of these rows, eos and bos included, and pairs of them that attention compares; no padding."""
-        rows = np.concatenate(micro_batches)
+        rows = np.concatenate(step)
         src, tgt = (lengths[rows].astype(np.int64) for lengths in (self._src_lengths, self._tgt_lengths))
         return Workload(*map(int, (src.sum(), tgt.sum(), src @ src, tgt @ tgt, src @ tgt)))
 
-    def lines(self, micro_batches: list[Rows]) -> list[int]:
+    def lines(self, step: Step) -> list[int]:
         """Where these rows stood in the training text, counted from 1 through all of its files."""
         assert isinstance(self._corpus, ParallelCorpus)
-        return sorted(self._corpus.lines[np.concatenate(micro_batches)].tolist())
+        return sorted(self._corpus.lines[np.concatenate(step)].tolist())
 
     def named(self, lines: Sequence[int]) -> str:
         """Some of `lines` for the user to read, each by its number in its file."""
         assert isinstance(self._corpus, ParallelCorpus)
         return lines_named(lines, self._corpus.place)
 
-    def _cut(self, order: Rows) -> list[Rows]:
-        """Consecutive pieces of `order`, each as long as both its padded sides stay within the limits."""
-        src, tgt = (lengths[order] for lengths in (self._src_lengths, self._tgt_lengths))
-        pieces, start = [], 0
-        while start < len(order):
-            window = slice(start, start + max(1, self._tgt_limit // int(tgt[start])))
-            counts = np.arange(1, len(src[window]) + 1)
-            fits = (np.maximum.accumulate(src[window]) * counts <= self._src_limit) & (
-                np.maximum.accumulate(tgt[window]) * counts <= self._tgt_limit
-            )
-            size = max(1, int(fits.argmin()) if not fits.all() else len(fits))
-            pieces.append(order[start : start + size])
-            start += size
-        return pieces
-
     def collate(self, rows: Rows) -> Batch:
         """The batch of these rows. HeedError if the corpus on disk is no longer what it was."""
         assert isinstance(self._corpus, ParallelCorpus)
         src, tgt = (self._corpus.end_to_end(side, rows) for side in SIDES)
         return batch_of(src, tgt, self._special, rows)
+
+
+def tokens_of_pass(limits: BatchLimits, micro_tokens: int, longest: int, *, padded: bool = False) -> int:
+    """Tokens a side of the passes into which a step is divided: equal shares, with room for one pair more.
+
+    Without that room, a pair at each border would make one pass more than needed: a GPU's passes have one size.
+    """
+    if padded:
+        return min(micro_tokens, max(MIN_PADDED_TOKENS, limits.most // PADDED_SHARE))
+    if micro_tokens >= limits.most:
+        return limits.most
+    n_passes = -(-limits.most // max(1, micro_tokens - longest))
+    return min(micro_tokens, -(-limits.most // n_passes) + longest)
+
+
+def _n_fitting(src: NDArray[Any], tgt: NDArray[Any], src_limit: int, tgt_limit: int) -> int:
+    """How many pairs of these lengths, from the first on, stay within the limits."""
+    sides = (src, src_limit), (tgt, tgt_limit)
+    return min(int(np.searchsorted(np.cumsum(n, dtype=np.int64), limit, side="right")) for n, limit in sides)
+
+
+def pieces_of(src: NDArray[Any], tgt: NDArray[Any], limit: int, *, padded: bool) -> list[NDArray[np.int64]]:
+    """Places of pairs of these lengths, in pieces whose sides stay within the limit; a longer pair is one by itself.
+
+    padded: sides count with padding, so a piece has pairs of like lengths; without, each has pairs of every length, so
+    that both its sides and attention are equal shares.
+    """
+    if padded:
+        order = np.lexsort((src, tgt))
+        return [order[piece] for piece in padded_slices(src[order], tgt[order], limit, limit)]
+    src, tgt = src.astype(np.int64), tgt.astype(np.int64)
+    order = np.argsort(src + tgt, kind="stable")
+    is_long = np.maximum(src, tgt)[order] > limit
+    alone, order = order[is_long, None], order[~is_long]
+    n = max(1, -(-max(int(src[order].sum()), int(tgt[order].sum())) // limit))
+    while any(max(src[order[i::n]].sum(), tgt[order[i::n]].sum()) > limit for i in range(n)):
+        n += 1
+    return [*alone, *(order[i::n] for i in range(n) if len(order))]
+
+
+def padded_slices(src: NDArray[Any], tgt: NDArray[Any], src_limit: int, tgt_limit: int) -> Iterator[slice]:
+    """Consecutive pairs whose padded sides stay within the limits, of pairs ordered by the target's length."""
+    start = 0
+    while start < len(src):
+        window = slice(start, start + max(1, tgt_limit // int(tgt[start])))
+        counts = np.arange(1, len(src[window]) + 1)
+        fits = (np.maximum.accumulate(src[window]) * counts <= src_limit) & (tgt[window] * counts <= tgt_limit)
+        size = max(1, int(fits.argmin()) if not fits.all() else len(fits))
+        yield slice(start, start + size)
+        start += size
 
 
 def lines_named(lines: Sequence[int], place: Callable[[int], tuple[str, int]]) -> str:

@@ -3,7 +3,7 @@
 An epoch is as many pairs as the parts in use have together, of each part as many as its share says. A part is gone
 through in passes, each a permutation of its pairs; a pass goes on in the next epoch. An epoch is made of rounds of some
 ROUND_BATCHES batches in each of which the shares are already right, so that they come true within a thousand steps.
-Within a round, pairs of all parts are put into batches of like lengths, as without a mix.
+Within a round, pairs of all parts are put into steps as without a mix.
 """
 
 import copy
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heed.data.batching import BatchLimits, Drawn, PlanPart, Rows, TokenBatches
+from heed.data.batching import BEGINNING, BatchLimits, Drawn, EpochState, PlanPart, Rows, Step, TokenBatches
 from heed.data.corpus.shard import ParallelCorpus
 from heed.data.mix import Mix
 from heed.errors import HeedError
@@ -64,45 +64,33 @@ class MixedBatches(TokenBatches):
         ]
         self._rounds: list[int] = []  # where each begins among the pairs of the present epoch, and the last one's end
 
-    def plan(
-        self,
-        epoch: int,
-        *,
-        window: int = 0,
-        order_seed: int | None = None,
-        earlier: Sequence[PlanPart] = (),
-        drawn: Drawn | None = None,
-    ) -> list[list[Rows]]:
-        """The epoch's batches until the stage ends. drawn: before the epoch; None for the first."""
-        drawn = drawn or self._nothing_drawn
+    def plan(self, epoch: int, at: EpochState = BEGINNING) -> list[Step]:
+        """The epoch's steps that are left until the stage ends."""
+        drawn = at.drawn or self._nothing_drawn
         end = self.mix.end_of(self.mix.stage_at(drawn.step))
-        whole = self._whole_plan(epoch, earlier, drawn)
-        n_earlier = sum(part.n_batches for part in earlier)
+        whole = self._whole_plan(epoch, at.earlier, drawn)
+        n_earlier = sum(part.n_batches for part in at.earlier)
         return whole if end is None else whole[: max(0, end - drawn.step - n_earlier)]
 
-    def drawn_after(
-        self, epoch: int, *, step: int, earlier: Sequence[PlanPart] = (), drawn: Drawn | None = None
-    ) -> Drawn:
+    def drawn_after(self, epoch: int, at: EpochState = BEGINNING, *, step: int) -> Drawn:
         """What is drawn when the epoch ends, which it does at this step."""
-        drawn = drawn or self._nothing_drawn
+        drawn = at.drawn or self._nothing_drawn
         new = self._counts(drawn.step)
         if step == self.mix.end_of(self.mix.stage_at(drawn.step)):  # the stage may have cut it short
             # The rounds that were begun: what is left of the last one is left out.
-            n_rounds = self._n_rounds(new, earlier[0].limits if earlier else self.limits)
-            begun = math.ceil(self._share_used(epoch, step, earlier, drawn) * n_rounds)
+            n_rounds = self._n_rounds(new, at.earlier[0].limits if at.earlier else self.limits)
+            begun = math.ceil(self._share_used(epoch, at.earlier, drawn, step=step) * n_rounds)
             new = [n * begun // n_rounds for n in new]
         return Drawn(step, tuple(n + more for n, more in zip(drawn.pairs, new, strict=True)))
 
-    def passes(
-        self, epoch: int, *, step: int, earlier: Sequence[PlanPart] = (), drawn: Drawn | None = None
-    ) -> list[float]:
+    def passes_of_parts(self, epoch: int, at: EpochState = BEGINNING, *, step: int) -> list[float]:
         """How often each part has been gone through at this step of the epoch."""
-        drawn = drawn or self._nothing_drawn
-        share = self._share_used(epoch, step, earlier, drawn)
+        drawn = at.drawn or self._nothing_drawn
+        share = self._share_used(epoch, at.earlier, drawn, step=step)
         in_epoch = self._counts(drawn.step)
         return [(n + share * more) / size for n, more, size in zip(drawn.pairs, in_epoch, self.sizes, strict=True)]
 
-    def _share_used(self, epoch: int, step: int, earlier: Sequence[PlanPart], drawn: Drawn) -> float:
+    def _share_used(self, epoch: int, earlier: tuple[PlanPart, ...], drawn: Drawn, *, step: int) -> float:
         """Of the epoch's batches, as if no stage ended in it."""
         n_batches = sum(part.n_batches for part in earlier) + len(self._whole_plan(epoch, earlier, drawn))
         return (step - drawn.step) / n_batches
@@ -122,16 +110,16 @@ class MixedBatches(TokenBatches):
         n_tokens = sum(n * mean for n, mean in zip(counts, self._mean_lengths, strict=True))
         return max(1, round(n_tokens / min(limits.max_src_tokens, limits.max_tgt_tokens) / ROUND_BATCHES))
 
-    def _whole_plan(self, epoch: int, earlier: Sequence[PlanPart], drawn: Drawn) -> list[list[Rows]]:
-        """The epoch's batches, as if no stage ended in it."""
+    def _whole_plan(self, epoch: int, earlier: tuple[PlanPart, ...], drawn: Drawn) -> list[Step]:
+        """The epoch's steps, as if no stage ended in it."""
         # Which pairs it has does not change in the middle of it, so the limits and the seed count that it began with.
         rows, rounds = self._draw(drawn, earlier[0].limits if earlier else self.limits)
         # Of these pairs, a row of the corpus may occur twice: what follows counts places among them.
         drawn_pairs = copy.copy(self)
         drawn_pairs._src_lengths, drawn_pairs._tgt_lengths = self._src_lengths[rows], self._tgt_lengths[rows]
         drawn_pairs._rounds = rounds
-        batches = TokenBatches.plan(drawn_pairs, epoch, earlier=earlier)
-        return [[rows[places] for places in micro_batches] for micro_batches in batches]
+        steps = TokenBatches.plan(drawn_pairs, epoch, EpochState(earlier=earlier))
+        return [[rows[places] for places in step] for step in steps]
 
     def _draw(self, drawn: Drawn, limits: BatchLimits) -> tuple[Rows, list[int]]:
         """The rows of an epoch, and where each of its rounds begins and the last one ends."""
@@ -158,11 +146,11 @@ class MixedBatches(TokenBatches):
             yield (order + first_row).astype(np.uint32)
             begin, n = begin + len(order), n - len(order)
 
-    def _plan(self, epoch: int, left: NDArray[np.bool_]) -> list[list[Rows]]:
-        """The batches of the rounds, one after another."""
-        batches: list[list[Rows]] = []
+    def _plan(self, epoch: int, left: NDArray[np.bool_]) -> list[Step]:
+        """The steps of the rounds, one after another."""
+        steps: list[Step] = []
         for number, (begin, end) in enumerate(zip(self._rounds, self._rounds[1:], strict=False)):
             draw: Any = np.random.default_rng((self.limits.seed, epoch, number))
             places = (begin + draw.permutation(end - begin)).astype(np.uint32)
-            batches += self._batches_of(places[left[places]], draw)
-        return batches
+            steps += self._steps_of(places[left[places]], draw)
+        return steps

@@ -1,16 +1,17 @@
 """Recipe → trained and scored model: prepare the text, train, average the last checkpoints, evaluate."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from heed.backends.choice import kernels_state
-from heed.data.batching import Batch, Batches, BatchLimits, Rows, TokenBatches
+from heed.backends.choice import backend_for, kernels_state
+from heed.data.batching import PADDED, Batch, Batches, BatchLimits, Rows, Step, TokenBatches
 from heed.data.corpora.download import Corpora, Report
 from heed.data.corpus.shard import ParallelCorpus, TrainingCorpus
 from heed.data.corpus.sharded import ShardedCorpus
@@ -40,7 +41,7 @@ from heed.runtime.files import remove_unfinished
 from heed.text.tokenizer_kinds import AnyTokenizer
 from heed.training import schedule
 from heed.training.callbacks import NO_CALLBACKS, Callbacks
-from heed.training.checkpoint import Checkpoints, TrainState, state_names
+from heed.training.checkpoint import Checkpoints, TrainState, plan_name, state_names
 from heed.training.distributed import ALONE, is_spawned, join_workers, may_spawn, spawn_workers
 from heed.training.divergence import unigram_loss
 from heed.training.logbook import Logbook
@@ -81,24 +82,29 @@ def train_recipe(
                 kernels_state()  # compiles them, once for all workers
         if workers.n == 1:
             arguments = ["train", str(run.absolute()), *corpora.options()]
-            spawned = spawn_workers(n_workers(recipe, machine), arguments, report=context.report)
+            spawned = spawn_workers(
+                n_workers(recipe, machine, plan=plan_name(run / "checkpoints")), arguments, report=context.report
+            )
             context = replace(context, workers=stack.enter_context(spawned))
         context.workers.broadcast(None)  # the others wait until the first has all files
         return train_files(context, files or context.task.text_files(run, context.corpora), callbacks=callbacks)
 
 
-def n_workers(recipe: Recipe, machine: Machine) -> int:
+def n_workers(recipe: Recipe, machine: Machine, *, plan: str | None = None) -> int:
     """Number of processes that train together: more than one only for a small model on a CPU.
 
     Threads wait for each other hundreds of times per step; workers wait once, to sum their gradients. More workers than
-    a step has micro-batches would make short passes, and their number must divide that of the threads.
+    a step has passes would make these short, and their number must divide that of the threads. plan: that the run began
+    with, so that it keeps its number of processes.
     """
     settings = recipe.training
     small = n_parameters(recipe.model, recipe.tokenizer.vocab_size) <= MAX_SPAWNING_PARAMETERS
     if machine.device.type != "cpu" or not small or not may_spawn() or not is_installed(recipe.model):
         return 1
-    n_micro_batches = settings.batch_tgt_tokens // settings.micro_tokens(micro_batch_tokens(machine.device))
-    return max(n for n in range(1, max(1, n_micro_batches) + 1) if n_threads() % n == 0)
+    micro_tokens = settings.micro_tokens(micro_batch_tokens(machine.device))
+    rest = 0 if plan == PADDED else micro_tokens - 1
+    n_passes = (settings.batch_tgt_tokens + rest) // micro_tokens
+    return max(n for n in range(1, max(1, n_passes) + 1) if n_threads() % n == 0)
 
 
 def train_files(context: RunContext, files: TextFiles, *, callbacks: Callbacks = NO_CALLBACKS) -> list[Evaluation]:
@@ -183,7 +189,7 @@ def train_files(context: RunContext, files: TextFiles, *, callbacks: Callbacks =
     batches = batches.with_micro_tokens(state.micro_tokens)
     card.trained_on["epochs"] = _epochs(state, batches)
     if isinstance(batches, MixedBatches):
-        passes = batches.passes(state.epoch, step=state.step, earlier=state.earlier_parts, drawn=state.drawn)
+        passes = batches.passes_of_parts(state.epoch, state.epoch_state, step=state.step)
         names = [part.name for part in batches.mix.parts]
         card.trained_on["passes"] = ", ".join(f"{name} {n:.2f}" for name, n in zip(names, passes, strict=True))
 
@@ -193,7 +199,7 @@ def train_files(context: RunContext, files: TextFiles, *, callbacks: Callbacks =
     def measure(model: Transformer) -> Mapping[str, float]:
         model = model.to(machine.device, machine.dtype).eval()
         if settings.best_by == "loss":
-            return {"loss": cross_entropy(model, _all_batches(dev, machine))}
+            return {"loss": cross_entropy(model, _all_batches(dev, model, machine))}
         return _validation(alone, files, dev, tokenizer)(model)
 
     # RUN/model becomes an average of checkpoints or the best of them, as average_last and keep_better say.
@@ -334,8 +340,8 @@ def _validation(
     """
     workers, device = context.workers, context.machine.device
     validator = context.task.validator(files, tokenizer, context.report, workers=workers)
-    batches = list(chain.from_iterable(dev.plan(0)))
-    n_tokens = dev.workload(batches).n_tgt
+    steps = dev.plan(0)
+    n_tokens = dev.workload(list(chain.from_iterable(steps))).n_tgt
 
     @workers.all_threads()
     def validate(model: Transformer) -> dict[str, float]:
@@ -343,7 +349,7 @@ def _validation(
             return [batch_nll(model, dev.collate(rows).to(device)) for rows in some]
 
         total = 0.0
-        for nll in workers.map(nlls, batches):  # in the order of `cross_entropy`, whose sum it is
+        for nll in workers.map(nlls, _passes(dev, steps, model)):  # in the order of `cross_entropy`, whose sum it is
             total += nll
         nats = total / n_tokens
         scores = {f"greedy_{name}": score for name, score in validator(model).items()}
@@ -361,7 +367,7 @@ def _training_batches(
         return _batches(context, corpus, tokenizer)
     assert isinstance(corpus, ParallelCorpus)  # no mix is prepared in shards
     n_files = [part.n_files for part in files.parts]
-    batches = MixedBatches(corpus, tokenizer.special, mix, n_files=n_files, **_limits(context)._asdict())
+    batches = _kinds(context).mixed(corpus, tokenizer.special, mix, n_files=n_files, **_limits(context)._asdict())
     for line in mix.lines(batches.sizes):
         context.report(f"Mix: {line}.")
     return batches
@@ -369,9 +375,26 @@ def _training_batches(
 
 def _batches(context: RunContext, corpus: TrainingCorpus, tokenizer: AnyTokenizer) -> Batches:
     if isinstance(corpus, ShardedCorpus):
-        return ShardBatches(corpus, tokenizer.special, limits=_limits(context))
+        return _kinds(context).shards(corpus, tokenizer.special, **_limits(context)._asdict())
     assert isinstance(corpus, ParallelCorpus)
-    return TokenBatches(corpus, tokenizer.special, **_limits(context)._asdict())
+    return _kinds(context).whole(corpus, tokenizer.special, **_limits(context)._asdict())
+
+
+class _Kinds(NamedTuple):
+    """The classes of a plan of batches."""
+
+    whole: type[TokenBatches] = TokenBatches
+    mixed: type[MixedBatches] = MixedBatches
+    shards: type[ShardBatches] = ShardBatches
+
+
+def _kinds(context: RunContext) -> _Kinds:
+    """Those of the plan that the run began with, or of a new run."""
+    if plan_name(context.run / "checkpoints") != PADDED:
+        return _Kinds()
+    from heed.data.padded_plan import PaddedBatches, PaddedMixedBatches, PaddedShardBatches
+
+    return _Kinds(PaddedBatches, PaddedMixedBatches, PaddedShardBatches)
 
 
 def _limits(context: RunContext) -> BatchLimits:
@@ -384,10 +407,15 @@ def _limits(context: RunContext) -> BatchLimits:
     )
 
 
-def _all_batches(batches: Batches, machine: Machine) -> Iterator[Batch]:
-    for micro_batches in batches.plan(0):
-        for rows in micro_batches:
-            yield batches.collate(rows).to(machine.device)
+def _all_batches(batches: Batches, model: Transformer, machine: Machine) -> Iterator[Batch]:
+    for rows in _passes(batches, batches.plan(0), model):
+        yield batches.collate(rows).to(machine.device)
+
+
+def _passes(batches: Batches, steps: Sequence[Step], model: Transformer) -> list[Rows]:
+    """All that a validation of the model computes, pass by pass."""
+    padded = backend_for(model).computes_padding
+    return [rows for step in steps for rows in batches.passes(step, padded=padded)]
 
 
 def _epochs(state: TrainState, batches: Batches) -> float:

@@ -4,13 +4,14 @@ import math
 import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from heed.data.batching import Batches, BatchLimits, Drawn, PlanPart, Rows
+from heed.data.batching import PADDED, Batches, BatchLimits, Drawn, EpochState, PlanPart, Step
 from heed.errors import HeedError
 from heed.model.cost import Workload
 from heed.model.transformer import Transformer
@@ -36,6 +37,7 @@ class TrainState:
     Dropout and the order of the batches need no state: seed, step, epoch and `rollbacks` decide them.
     """
 
+    plan_name: str = PADDED  # of Batches; older checkpoints do not know it
     step: int = 0  # optimizer steps, including those skipped because loss or gradient was not finite
     epoch: int = 0
     window: int = 0  # of the epoch, where it is planned in several: see Batches
@@ -78,19 +80,18 @@ class TrainState:
         """Tokens and pairs of tokens that the run has processed."""
         return Workload(self.n_src_tokens, self.n_tgt_tokens, self.src_src, self.tgt_tgt, self.tgt_src)
 
-    def plan_of(self, batches: Batches) -> list[list[Rows]]:
+    @property
+    def epoch_state(self) -> EpochState:
+        """What decides the plan of the present window, besides the epoch's number."""
+        return EpochState(self.window, self.order_seed, tuple(self.earlier_parts), self.drawn)
+
+    def plan_of(self, batches: Batches) -> list[Step]:
         """The batches of the present window, those used under earlier limits left out."""
-        return batches.plan(
-            self.epoch,
-            window=self.window,
-            order_seed=self.order_seed,
-            earlier=self.earlier_parts,
-            drawn=self.drawn,
-        )
+        return batches.plan(self.epoch, self.epoch_state)
 
     def end_window(self, batches: Batches) -> None:
         """Goes to the beginning of the next window, after the last one to that of the next epoch."""
-        drawn = batches.drawn_after(self.epoch, step=self.step, earlier=self.earlier_parts, drawn=self.drawn)
+        drawn = batches.drawn_after(self.epoch, self.epoch_state, step=self.step)
         self.window, self.batch, self.earlier_parts = self.window + 1, 0, []
         if self.window >= self.n_windows:
             self.epoch, self.window, self.order_seed, self.drawn = self.epoch + 1, 0, None, drawn
@@ -230,6 +231,14 @@ def read_train_state(folder: Path) -> TrainState:
         return TrainState(**values)
     except (TypeError, ValueError) as error:
         raise HeedError(f"{folder}: not a checkpoint of this Heed ({error}).") from None
+
+
+def plan_name(folder: Path) -> str | None:
+    """The name of the plan of batches of a run's folder `checkpoints`; None if nothing there can be resumed from."""
+    for name in reversed(state_names(folder)):
+        with suppress(HeedError):  # damaged, which is said, and mended, where it is needed
+            return read_train_state(folder / name).plan_name
+    return None
 
 
 def _read_checkpoint(folder: Path, model: Transformer, optimizer: torch.optim.Optimizer) -> TrainState:

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from heed.data.batching import Batches, Rows
+from heed.data.batching import Batches, Step
 from heed.training.checkpoint import TrainState
 from heed.training.logbook import Logbook
 from heed.training.settings import TrainingSettings
@@ -21,7 +21,7 @@ class PendingStep(NamedTuple):
 
     step: int
     result: StepResult
-    micro_batches: list[Rows]
+    rows: Step
     n_tgt_tokens: int
 
 
@@ -49,7 +49,7 @@ class FaultCounter:
         return outcome
 
     def _report(self, pending: PendingStep) -> None:
-        lines = self._batches.lines(pending.micro_batches)
+        lines = self._batches.lines(pending.rows)
         self._logbook.record("fault", pending.step, lines=" ".join(map(str, lines)), rollbacks=self._state.rollbacks)
         more = " …" if len(lines) > 10 else ""
         self._logbook.report(

@@ -30,7 +30,7 @@ class MemoryProbe:
     settings: TrainingSettings
 
     def largest_fitting(self, batches: Batches) -> Batches:
-        """The batches, their micro-batches halved until every worker's memory holds the largest of them.
+        """The batches, their passes halved until every worker's memory holds the largest of them.
 
         HeedError if not even one pair fits.
         """
@@ -69,14 +69,14 @@ class MemoryProbe:
         self.weights.model.train()  # a validation may have come before
         if (passes := self.weights.passes(self.settings)) is not None:
             # Workers share each micro-batch if there are fewer of these: none has its padding computed by all.
-            n_sharing = max(1, self.workers.n // batches.limits.n_micro_batches)
-            n_tokens = batches.limits.pass_tokens // n_sharing + (n_sharing > 1) * batches.longest
+            n_sharing = max(1, self.workers.n // batches.n_passes)
+            n_tokens = batches.pass_tokens // n_sharing + (n_sharing > 1) * batches.longest
             passes.reserve(n_tokens, batches.longest)
-        heaviest = batches.heaviest()
+        heaviest = batches.heaviest(padded=self.weights.computes_padding(self.settings))
         sharing = sharing_of(self.weights.model)
         if sharing == "rows":
             heaviest = self.workers.shard(heaviest)
-        elif sharing == "whole" and batches.limits.n_micro_batches < self.workers.n:  # then workers share each of them
+        elif sharing == "whole" and batches.n_passes < self.workers.n:  # then workers share each of them
             heaviest = [part for rows in heaviest for part in self.workers.shard([rows])]
         if heaviest:
             self._check_passes(batches.collate(heaviest[0][:N_COMPARED]))

@@ -34,17 +34,23 @@ class TrainingSettings(ScheduleSettings):
         "run also learns from their ensemble's translations of its text (Kim and Rush 2016; Nguyen et al. 2020)",
     )
     batch_src_tokens: int = Field(
-        default=25_000, ge=1, le=MAX_COUNT, description="maximum number of source tokens per step, padding included"
+        default=25_000,
+        ge=1,
+        le=MAX_COUNT,
+        description="maximum number of source tokens per step, without padding",
     )
     batch_tgt_tokens: int = Field(
-        default=25_000, ge=1, le=MAX_COUNT, description="maximum number of target tokens per step, padding included"
+        default=25_000,
+        ge=1,
+        le=MAX_COUNT,
+        description="maximum number of target tokens per step, without padding",
     )
     micro_batch_tokens: int | None = Field(
         default=None,
         ge=1,
         le=MAX_COUNT,
-        description="maximum number of tokens per side in one forward pass; if not set: 4,096 on a CPU, on a GPU as "
-        "its memory allows",
+        description="maximum number of tokens per side in one forward pass, which changes how a step is divided, not "
+        "what is in it; if not set: 4,096 on a CPU, on a GPU as its memory allows",
     )
     adam_beta1: float = Field(default=0.9, ge=0, lt=1, description="section 5.3")
     adam_beta2: float = Field(default=0.98, ge=0, lt=1, description="section 5.3")

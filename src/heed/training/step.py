@@ -71,6 +71,10 @@ class MasterWeights:
                 self.give_up_passes(error)
         return self._passes[1]
 
+    def computes_padding(self, settings: TrainingSettings) -> bool:
+        """Whether a pass computes the padding of its sentences, too."""
+        return self.passes(settings) is None and backend_for(self.model).computes_padding
+
     def give_up_passes(self, error: Exception) -> None:
         """From now on the plain network trains: the backend's passes could not be prepared."""
         assert self._passes is not None

@@ -13,7 +13,7 @@ from typing import NoReturn
 import torch
 
 from heed.backends.protocol import NotFiniteError
-from heed.data.batching import Batches, PlanPart, Rows
+from heed.data.batching import Batches, PlanPart, Step
 from heed.errors import HeedError, Stopped, is_out_of_memory
 from heed.model.transformer import Transformer
 from heed.runtime.device import Machine
@@ -32,6 +32,7 @@ from heed.training.schedule import rate_of_step
 from heed.training.settings import TrainingSettings
 from heed.training.shared_memory import UnresponsiveWorker
 from heed.training.step import MasterWeights, OutOfMemory, make_optimizer, sharing_of, train_step
+from heed.training.step_size import step_size
 
 # Distances between the dropout seeds before and after a rollback, and between those of two workers.
 ROLLBACK_SEED, WORKER_SEED = 7919, 104_729
@@ -101,6 +102,7 @@ def train(
     # Once unless losses stop being finite: then again, from the newest checkpoint with another dropout seed.
     n_rollbacks = 0
     while True:
+        state.plan_name = batches.plan_name
         batches = _fit_into_memory(setup, batches, state, report)
         _resume_epoch(batches, state, report)
         # The log drops what is behind the checkpoint, since those steps are repeated.
@@ -226,6 +228,7 @@ class _Loop:
         )
         self.sharing = sharing_of(setup.weights.model)
         self.epoch_batches = 1
+        self.has_told_size = False
         # The step before, which is checked only when the next one is queued, so that nothing waits for a GPU.
         self.pending: PendingStep | None = None
         self.stopping = False
@@ -258,8 +261,13 @@ class _Loop:
         state = self.state
         plan = state.plan_of(self.batches)
         self.epoch_batches = len(plan)
-        for micro_batches in plan[state.batch :]:
-            self._step(micro_batches, stop=bool(stop.signal))
+        if plan and not self.has_told_size:
+            self.has_told_size = True
+            size = step_size(self.batches, plan, self.weights, self.settings)
+            of_window = "an epoch" if state.n_windows == 1 else f"each of {state.n_windows:,} windows of an epoch"
+            self.logbook.report(f"About {size}; {len(plan):,} steps in {of_window}.")
+        for rows_of_step in plan[state.batch :]:
+            self._step(rows_of_step, stop=bool(stop.signal))
             if state.step % self.settings.report_every == 0:
                 self._report()
             if state.batch == len(plan):
@@ -273,7 +281,7 @@ class _Loop:
         if state.batch or not plan:  # an older Heed saved the end of an epoch like this
             state.end_window(self.batches)
 
-    def _step(self, micro_batches: list[Rows], *, stop: bool) -> None:
+    def _step(self, rows_of_step: Step, *, stop: bool) -> None:
         """One update of the weights: equation 3's rate, the gradient of the whole batch's mean token loss."""
         settings, state, workers = self.settings, self.state, self.workers
         started = time.perf_counter()
@@ -281,10 +289,10 @@ class _Loop:
         # Step and worker decide the dropout masks, so that no generator's state has to be saved.
         seed = settings.seed + ROLLBACK_SEED * state.rollbacks + WORKER_SEED * workers.rank
         torch.manual_seed(seed * 1_000_003 + step)
-        # This worker's share is padded; the work is counted for all workers together.
-        shard = workers.shard(micro_batches, self.sharing)
-        collated = [self.batches.collate(rows) for rows in shard]
-        work = self.batches.workload(micro_batches)
+        # What this machine computes at a time; the work is counted for all workers together.
+        passes = self.batches.passes(rows_of_step, padded=self.weights.computes_padding(settings))
+        collated = [self.batches.collate(rows) for rows in workers.shard(passes, self.sharing)]
+        work = self.batches.workload(rows_of_step)
         # Forward, backward, the sum over all workers and Adam, queued on the device.
         try:
             result = train_step(
@@ -307,7 +315,7 @@ class _Loop:
         self.progress.add(result, work.n_tgt)
         # A GPU still computes this step while the one before it is checked; a CPU has finished both.
         self._check_last_step()
-        self.pending = PendingStep(step, result, micro_batches, work.n_tgt)
+        self.pending = PendingStep(step, result, rows_of_step, work.n_tgt)
         seconds = time.perf_counter() - started
         state.seconds += seconds
         state.window_seconds += seconds

@@ -11,7 +11,7 @@ from tests.data.shards.made import sharded
 from tests.training.runs import run_training
 from tests.training.test_distributed import joined
 
-from heed.data.batching import BatchLimits, PlanPart, TokenBatches
+from heed.data.batching import BatchLimits, EpochState, PlanPart, TokenBatches
 from heed.data.corpus.shard import write_corpus
 from heed.data.corpus.sharded import ShardedCorpus
 from heed.data.shards.batches import WINDOW_SHARDS, ShardBatches
@@ -34,10 +34,10 @@ def shards():
 
 def test_an_epoch_has_every_pair_once_and_another_epoch_another_order(tmp_path, shards):
     corpus = sharded(tmp_path / "shards", shards, vocab_size=100)
-    batches = ShardBatches(corpus, SPECIAL, limits=LIMITS)
+    batches = ShardBatches(corpus, SPECIAL, **LIMITS._asdict())
     orders = []
     for epoch in (0, 1):
-        plans = [batches.plan(epoch, window=window) for window in range(batches.n_windows)]
+        plans = [batches.plan(epoch, EpochState(window)) for window in range(batches.n_windows)]
         orders.append(np.concatenate([rows for plan in plans for batch in plan for rows in batch]))
         assert sorted(orders[-1].tolist()) == list(range(len(corpus)))
     assert batches.n_windows == -(-len(shards) // WINDOW_SHARDS) and orders[0].tolist() != orders[1].tolist()
@@ -47,16 +47,17 @@ def test_an_epoch_has_every_pair_once_and_another_epoch_another_order(tmp_path, 
 
 def test_a_window_is_planned_as_the_corpus_that_its_shards_make(tmp_path, shards):
     corpus = sharded(tmp_path / "shards", shards, vocab_size=100)
-    batches = ShardBatches(corpus, SPECIAL, limits=LIMITS)
+    batches = ShardBatches(corpus, SPECIAL, **LIMITS._asdict())
     order = np.random.default_rng((LIMITS.seed, 2)).permutation(len(shards))
     for window in range(batches.n_windows):
         chosen = order[window * WINDOW_SHARDS : (window + 1) * WINDOW_SHARDS]
         pairs = [pair for number in chosen for pair in shards[number]]
         one = write_corpus(tmp_path / f"window-{window}", pairs, vocab_size=100)
         alone = TokenBatches(one, SPECIAL, **LIMITS._asdict(), key=(window,))
-        earlier = [PlanPart(LIMITS._replace(micro_tokens=30), 2)]
-        for parts in ([], earlier):
-            ours, expected = batches.plan(2, window=window, earlier=parts), alone.plan(2, earlier=parts)
+        earlier = (PlanPart(LIMITS._replace(max_tgt_tokens=90), 2),)
+        for parts in ((), earlier):
+            ours = batches.plan(2, EpochState(window, earlier=parts))
+            expected = alone.plan(2, EpochState(earlier=parts))
             assert len(ours) == len(expected) and [len(batch) for batch in ours] == [len(batch) for batch in expected]
             for batch, expected_batch in zip(ours, expected, strict=True):
                 assert batches.workload(batch) == alone.workload(expected_batch)
@@ -78,14 +79,16 @@ def test_rows_keep_their_order_whatever_shards_they_are_of(tmp_path, shards):
 def test_the_heaviest_micro_batches_have_the_longest_pair_of_all_shards(tmp_path, shards):
     shards[5][3] = ([7] * 50, [8])
     corpus = sharded(tmp_path / "shards", shards, vocab_size=100)
-    batches = ShardBatches(corpus, SPECIAL, limits=LIMITS)
-    assert batches.longest == 51 and any(batches.workload([rows]).n_src >= 51 for rows in batches.heaviest())
+    batches = ShardBatches(corpus, SPECIAL, **LIMITS._asdict())
+    assert batches.longest == 51 and any(
+        batches.workload([rows]).n_src >= 51 for rows in batches.heaviest(padded=False)
+    )
 
 
 def test_a_seed_that_changes_within_an_epoch_leaves_the_order_of_its_shards(tmp_path, shards):
     corpus = sharded(tmp_path / "shards", shards, vocab_size=100)
-    old = ShardBatches(corpus, SPECIAL, limits=LIMITS)
-    new = ShardBatches(corpus, SPECIAL, limits=LIMITS._replace(seed=4))
+    old = ShardBatches(corpus, SPECIAL, **LIMITS._asdict())
+    new = ShardBatches(corpus, SPECIAL, **LIMITS._replace(seed=4)._asdict())
     state = TrainState(window=1, n_windows=old.n_windows, order_seed=LIMITS.seed)
     seen = [rows for batch in old.plan(0) for rows in batch]
     for window in range(1, old.n_windows):
@@ -97,9 +100,10 @@ def test_a_seed_that_changes_within_an_epoch_leaves_the_order_of_its_shards(tmp_
 def test_the_ranks_of_a_run_share_its_batches_however_many_they_are(tmp_path, shards):
     corpus = sharded(tmp_path / "shards", shards, vocab_size=100)
     for n in (1, 2, 3):
-        batches = ShardBatches(corpus, SPECIAL, limits=LIMITS)
-        for batch in batches.plan(1, window=1):
-            shares = [rows for rank in range(n) for rows in Workers(rank, n).shard(batch)]
+        batches = ShardBatches(corpus, SPECIAL, **LIMITS._asdict())
+        for batch in batches.plan(1, EpochState(1)):
+            passes = batches.passes(batch, padded=n == 2)
+            shares = [rows for rank in range(n) for rows in Workers(rank, n).shard(passes)]
             assert sorted(np.concatenate(shares).tolist()) == sorted(np.concatenate(batch).tolist())
 
 
@@ -115,7 +119,7 @@ def test_a_run_stopped_in_the_middle_of_a_window_resumes_exactly_by_one_rank_or_
 
     def trained(name, **options):
         corpus = ShardedCorpus(tmp_path / "shards", vocab_size=len(number_tokenizer))
-        batches = ShardBatches(corpus, SPECIAL, limits=limits)
+        batches = ShardBatches(corpus, SPECIAL, **limits._asdict())
         return run_training(tmp_path, number_tokenizer, name, batches=batches, **options)[1]
 
     straight = trained("straight")

@@ -30,6 +30,7 @@ from heed.training.loss import CPU_CHUNK, GPU_CHUNK
 from heed.training.memory_probe import MemoryProbe
 from heed.training.settings import TrainingSettings
 from heed.training.step import MasterWeights, make_optimizer, sharing_of, train_step
+from heed.training.step_size import StepSize, step_size
 
 N_WINDOWS = 5
 WINDOW_SECONDS = 3.0
@@ -52,6 +53,7 @@ class TrainingSpeed:
     device: str
     parameters: int
     windows: list[float]  # target tokens per second of each window
+    step_size: StepSize
 
     def numbers(self) -> dict[str, object]:
         """For JSON."""
@@ -104,7 +106,7 @@ def training_speed(
         n_steps = loop.warm_up()
         windows = [loop.run(n_steps) for _ in range(n_windows)]
         loop.end()
-        backend = loop.backend
+        backend, size = loop.backend, loop.step_size()
     peak = peak_memory(machine.device)  # before the ceiling takes memory of its own
 
     # The ceiling multiplies matrices of a mean micro-batch's size, on all threads.
@@ -133,6 +135,7 @@ def training_speed(
         device=str(machine.device),
         parameters=n_parameters(arch, vocab_size),
         windows=[window.n_tgt / window.seconds for window in windows],
+        step_size=size,
     )
 
 
@@ -235,6 +238,10 @@ class _TrainingLoop:
         """The backend that runs its network."""
         return backend_for(self._weights.model)
 
+    def step_size(self) -> StepSize:
+        """Its steps' tokens and computed rows."""
+        return step_size(self._batches, self._batches.plan(0), self._weights, self._settings)
+
     def end(self) -> None:
         """Lets the other workers end."""
         self._workers.broadcast(0)
@@ -244,9 +251,11 @@ class _TrainingLoop:
         n_src = n_tgt = n_micro_batches = 0
         _synchronize(self._machine.device)
         started = time.perf_counter()
-        for rows in itertools.islice(self._plans, n_steps):
-            shard = self._workers.shard(rows, sharing_of(self._weights.model))
-            work = self._batches.workload(rows)
+        padded = self._weights.computes_padding(self._settings)
+        for step in itertools.islice(self._plans, n_steps):
+            passes = self._batches.passes(step, padded=padded)
+            shard = self._workers.shard(passes, sharing_of(self._weights.model))
+            work = self._batches.workload(step)
             train_step(
                 self._weights,
                 self._optimizer,
@@ -259,7 +268,7 @@ class _TrainingLoop:
             )
             n_src += work.n_src
             n_tgt += work.n_tgt
-            n_micro_batches += len(rows)
+            n_micro_batches += len(passes)
         _synchronize(self._machine.device)
         return _Window(time.perf_counter() - started, n_src, n_tgt, n_micro_batches)
 

@@ -10,7 +10,7 @@ import torch
 from heed.apps.bench.inputs import SPECIAL, random_corpus
 from heed.apps.bench.training import LEARNING_RATE
 from heed.backends.kernels import counted_work
-from heed.data.batching import TokenBatches
+from heed.data.batching import Batch, Step, TokenBatches
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
 from heed.runtime.device import Machine
@@ -42,7 +42,9 @@ class TrainingCost:
     """The result of `heed bench train --count`: of one step in one pass."""
 
     parts: list[PartCost]
-    tokens_per_side: int
+    tokens_per_side: int  # that a pass holds
+    n_src_tokens: int  # real ones, of the counted step
+    n_tgt_tokens: int
     n_outside: int  # launches outside of compiled regions
     n_inside: int  # launches of compiled regions, estimated
     n_bytes: int
@@ -73,13 +75,17 @@ def training_cost(arch: Architecture, settings: TrainingSettings, *, vocab_size:
         )
         if (passes := weights.passes(settings)) is None:
             raise AssertionError("the meta device has passes")
-        passes.reserve(batches.limits.pass_tokens, batches.longest)
+        passes.reserve(batches.pass_tokens, batches.longest)
         plans = itertools.chain.from_iterable(batches.plan(epoch) for epoch in itertools.count())
-        collated = ([batches.collate(rows) for rows in micro_batches] for micro_batches in plans)
-        for batch in itertools.islice(collated, 2):
+
+        def collated(step: Step) -> list[Batch]:
+            return [batches.collate(rows) for rows in batches.passes(step, padded=False)]
+
+        for step in itertools.islice(plans, 2):
             found.clear()
-            train_step(*(weights, optimizer, batch, settings, META, ALONE), rate=LEARNING_RATE)
-        shapes = {shape for batch in itertools.islice(collated, N_BATCHES) for shape in passes.shapes(batch)}
+            work = batches.workload(step)
+            train_step(*(weights, optimizer, collated(step), settings, META, ALONE), rate=LEARNING_RATE)
+        shapes = {shape for step in itertools.islice(plans, N_BATCHES) for shape in passes.shapes(collated(step))}
     parts = [PartCost(name, False, 1, cost.launches, cost.bytes) for name, cost in found.outside.items()]
     parts += [
         PartCost(name, True, region.calls, region.calls * region.cost.launches, region.calls * region.cost.bytes)
@@ -88,6 +94,8 @@ def training_cost(arch: Architecture, settings: TrainingSettings, *, vocab_size:
     return TrainingCost(
         parts=parts,
         tokens_per_side=passes.n_tokens,
+        n_src_tokens=work.n_src,
+        n_tgt_tokens=work.n_tgt,
         n_outside=found.n_outside,
         n_inside=found.n_inside,
         n_bytes=found.n_bytes,

@@ -91,6 +91,7 @@ def bench_train(
     print(f"{preset}: {speed.parameters:,} parameters, {speed.dtype} on {speed.device}")
     print(f"{speed.target_tokens_per_second:,.0f} target tokens/s ({least:,.0f} to {most:,.0f} in 5 windows)")
     print(f"{speed.source_tokens_per_second:,.0f} source tokens/s, {speed.step_seconds:.3f} s a step")
+    print(speed.step_size)
     print(
         f"{speed.model_flops_per_second / 1e9:,.0f} GFLOP/s of the model, {speed.utilization:.0%} of the "
         f"{speed.ceiling_flops_per_second / 1e9:,.0f} that its matrix products reach alone"
@@ -121,6 +122,11 @@ def _count_training(
     print(
         f"{cost.n_outside:,} launches outside of {cost.n_regions} compiled regions, about {cost.n_inside:,} inside; "
         f"{cost.n_bytes / 1e9:.1f} GB read and written; {cost.n_graphs} CUDA graphs for {N_BATCHES} batches"
+    )
+    n_tokens = cost.n_src_tokens + cost.n_tgt_tokens
+    print(
+        f"{cost.n_src_tokens:,} source and {cost.n_tgt_tokens:,} target tokens, {cost.n_bytes / n_tokens / 1e6:.3f} MB "
+        "for each"
     )
 
 

@@ -89,6 +89,10 @@ class GpuPasses:
     def shapes(self, batches: Sequence[Batch]) -> set[Hashable]:
         return {shape for _, shape in self._parts(batches)}
 
+    def n_rows(self, batches: Sequence[Batch]) -> int:
+        """Rows a side that the passes of these batches compute."""
+        return sum(shape.capacity for _, shape in self._parts(batches))
+
     def _parts(self, batches: Sequence[Batch]) -> list[tuple[Sentences, PassShape]]:
         """The sentences of each pass that these batches take, and its shape."""
         sentences = Sentences.of(batches)

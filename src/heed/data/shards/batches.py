@@ -1,16 +1,30 @@
 """The order of training over a corpus in shards: its shards in a random order, a window of some of them at a time.
 
-A window is a corpus of its own for `TokenBatches`, whose buckets of lengths it fills. Seed and epoch decide the order
+A window is a corpus of its own for `TokenBatches`, whose steps it fills. Seed and epoch decide the order
 of the shards, and with the window's number its batches, so that a run's state is three numbers: epoch, window, batch.
 """
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from heed.data.batching import Batch, BatchLimits, Drawn, PlanPart, Rows, TokenBatches, batch_of, lines_named
+from heed.data.batching import (
+    BEGINNING,
+    REAL_TOKENS,
+    Batch,
+    BatchLimits,
+    EpochState,
+    Rows,
+    Step,
+    TokenBatches,
+    batch_of,
+    lines_named,
+    pieces_of,
+    tokens_of_pass,
+)
 from heed.data.corpus.shard import SIDES
 from heed.data.corpus.sharded import ShardedCorpus
 from heed.model.cost import Workload
@@ -22,9 +36,27 @@ WINDOW_SHARDS = 4
 class ShardBatches:
     """As `TokenBatches`; a row is a pair's number through all shards."""
 
-    def __init__(self, corpus: ShardedCorpus, special: SpecialIds, *, limits: BatchLimits):
-        self._corpus, self._special, self.limits = corpus, special, limits
+    plan_name = REAL_TOKENS
+    of_window: type[TokenBatches] = TokenBatches
+
+    def __init__(
+        self,
+        corpus: ShardedCorpus,
+        special: SpecialIds,
+        *,
+        max_src_tokens: int,
+        max_tgt_tokens: int,
+        micro_tokens: int,
+        seed: int,
+    ):
+        self._corpus, self._special = corpus, special
+        self._limits, self.micro_tokens = BatchLimits(max_src_tokens, max_tgt_tokens, None, seed), micro_tokens
         self._window: tuple[tuple[int, ...], _Window] | None = None
+
+    @property
+    def limits(self) -> BatchLimits:
+        """What decides the steps, with the corpus."""
+        return self._limits
 
     @property
     def n_windows(self) -> int:
@@ -32,41 +64,45 @@ class ShardBatches:
         return -(-self._corpus.n_shards // WINDOW_SHARDS)
 
     @property
-    def micro_tokens(self) -> int:
-        """Tokens a side of a micro-batch at most."""
-        return self.limits.micro_tokens
-
-    @property
     def longest(self) -> int:
         """Tokens of the longest side."""
         return self._corpus.longest[0] + 1
 
+    @property
+    def pass_tokens(self) -> int:
+        """Tokens a side of the largest pass, which one long pair may exceed."""
+        return tokens_of_pass(self.limits, self.micro_tokens, self.longest)
+
+    @property
+    def n_passes(self) -> int:
+        """Passes of a full step, where no padding is computed."""
+        return -(-self.limits.most // self.pass_tokens)
+
     def with_micro_tokens(self, micro_tokens: int) -> "ShardBatches":
-        """The same with another limit of a micro-batch: other batches, of the same size."""
-        return ShardBatches(self._corpus, self._special, limits=self.limits._replace(micro_tokens=micro_tokens))
+        """The same steps, divided into passes of this many tokens a side."""
+        other = copy.copy(self)
+        other.micro_tokens = micro_tokens
+        return other
 
-    def plan(
-        self,
-        epoch: int,
-        *,
-        window: int = 0,
-        order_seed: int | None = None,
-        earlier: Sequence[PlanPart] = (),
-        drawn: Drawn | None = None,
-    ) -> list[list[Rows]]:
+    def plan(self, epoch: int, at: EpochState = BEGINNING) -> list[Step]:
         """As `Batches.plan`."""
-        shards = self._shards(epoch, window, self.limits.seed if order_seed is None else order_seed)
+        shards = self._shards(epoch, at.window, self.limits.seed if at.order_seed is None else at.order_seed)
         pairs = self._pairs_of(shards)
-        found = self._batches(pairs, key=(window,)).plan(epoch, earlier=earlier)
-        return [[pairs.numbers(rows) for rows in micro_batches] for micro_batches in found]
+        steps = self._batches(pairs, key=(at.window,)).plan(epoch, EpochState(earlier=at.earlier))
+        return [[pairs.numbers(rows) for rows in step] for step in steps]
 
-    def drawn_after(
-        self, epoch: int, *, step: int, earlier: Sequence[PlanPart] = (), drawn: Drawn | None = None
-    ) -> None:
+    def drawn_after(self, epoch: int, at: EpochState = BEGINNING, *, step: int) -> None:
         """Nothing is: shards have no mix."""
 
+    def passes(self, step: Step, *, padded: bool) -> list[Rows]:
+        """As `TokenBatches.passes`."""
+        rows = np.concatenate(step)
+        limit = tokens_of_pass(self.limits, self.micro_tokens, self.longest, padded=padded)
+        return [rows[places] for places in pieces_of(*self._lengths(rows), limit, padded=padded)]
+
     def _shards(self, epoch: int, window: int, seed: int) -> tuple[int, ...]:
-        # Another stream than a window's own, whose key has three numbers.
+        # The stream of the first window, whose key is (seed, epoch, 0), too, since NumPy pads a key with zeros. It does
+        # no harm: here it orders the shards, there their pairs.
         order = np.random.default_rng((seed, epoch)).permutation(self._corpus.n_shards)
         return tuple(order[window * WINDOW_SHARDS : (window + 1) * WINDOW_SHARDS].tolist())
 
@@ -77,28 +113,40 @@ class ShardBatches:
         return self._window[1]
 
     def _batches(self, pairs: "_Window", *, key: tuple[int, ...]) -> TokenBatches:
-        return TokenBatches(pairs, self._special, **self.limits._asdict(), key=key)
+        return self.of_window(
+            pairs,
+            self._special,
+            max_src_tokens=self.limits.max_src_tokens,
+            max_tgt_tokens=self.limits.max_tgt_tokens,
+            micro_tokens=self.micro_tokens,
+            seed=self.limits.seed,
+            key=key,
+        )
 
-    def heaviest(self) -> list[Rows]:
-        """The micro-batches of a window that need the most memory: of the most tokens, and of the longest pair of all.
+    def heaviest(self, *, padded: bool) -> list[Rows]:
+        """The passes of a window that need the most memory: of the most tokens, and of the longest pair of all.
 
         The window has the shard of the longest pair, and others: among millions of pairs, those of every length fill
-        micro-batches about as well as they are ever filled.
+        passes about as well as they are ever filled.
         """
         first = self._corpus.shard_of_longest
         others = [number for number in range(self._corpus.n_shards) if number != first]
         pairs = self._pairs_of((first, *others[: WINDOW_SHARDS - 1]))
-        return [pairs.numbers(rows) for rows in self._batches(pairs, key=()).heaviest()]
+        return [pairs.numbers(rows) for rows in self._batches(pairs, key=()).heaviest(padded=padded)]
 
-    def workload(self, micro_batches: list[Rows]) -> Workload:
+    def workload(self, step: Step) -> Workload:
         """As `TokenBatches.workload`."""
-        rows = np.concatenate(micro_batches)
-        src, tgt = (1 + self._corpus.end_to_end(side, rows)[1] for side in SIDES)
+        src, tgt = self._lengths(np.concatenate(step))
         return Workload(*map(int, (src.sum(), tgt.sum(), src @ src, tgt @ tgt, src @ tgt)))
 
-    def lines(self, micro_batches: list[Rows]) -> list[int]:
+    def _lengths(self, rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """With eos, with bos."""
+        src, tgt = (1 + self._corpus.end_to_end(side, rows)[1] for side in SIDES)
+        return src, tgt
+
+    def lines(self, step: Step) -> list[int]:
         """Where these rows stood in the training text, counted from 1 through all of its files."""
-        return sorted(self._corpus.lines_of(np.concatenate(micro_batches)).tolist())
+        return sorted(self._corpus.lines_of(np.concatenate(step)).tolist())
 
     def named(self, lines: Sequence[int]) -> str:
         """Some of `lines` for the user to read, each by its number in its file."""

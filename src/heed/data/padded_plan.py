@@ -1,0 +1,110 @@
+"""The plan of batches of Heed 0.1 and earlier: limits count padding. Only runs that began with it load this file.
+
+A step is made of micro-batches of like lengths, cut by padded tokens, of which each holds an equal share of the limits,
+at most `micro_tokens` a side. So what a step holds depends on the machine. It goes with the next minor version.
+"""
+
+import numpy as np
+
+from heed.data.batching import PADDED, BatchLimits, Rows, Step, TokenBatches, padded_slices
+from heed.data.mixed_batches import MixedBatches
+from heed.data.shards.batches import ShardBatches
+
+
+class PaddedBatches(TokenBatches):
+    """As TokenBatches; a pair that is longer than a micro-batch's share is one by itself."""
+
+    plan_name = PADDED
+
+    @property
+    def limits(self) -> BatchLimits:
+        """What decides the steps, with the corpus."""
+        return self._limits._replace(micro_tokens=self.micro_tokens)
+
+    @property
+    def n_passes(self) -> int:
+        """Micro-batches of a step at most."""
+        return n_micro_batches(self.limits)
+
+    @property
+    def pass_tokens(self) -> int:
+        """Tokens a side of the largest micro-batch, which one long pair may exceed."""
+        return self.limits.most // self.n_passes
+
+    def _with_limits(self, limits: BatchLimits) -> "TokenBatches":
+        other = super()._with_limits(limits)
+        other.micro_tokens = limits.micro_tokens or self.micro_tokens
+        return other
+
+    def passes(self, step: Step, *, padded: bool) -> list[Rows]:
+        """The step's micro-batches."""
+        return step
+
+    def heaviest(self, *, padded: bool) -> list[Rows]:
+        """The micro-batches that need the most memory: of the most tokens, and of the longest pair."""
+        pieces = self._cut(np.lexsort((self._src_lengths, self._tgt_lengths)).astype(np.uint32))
+        src, tgt = self._src_lengths, self._tgt_lengths
+        longest = [int(src[rows].max()) + int(tgt[rows].max()) for rows in pieces]
+        tokens = [len(rows) * most for rows, most in zip(pieces, longest, strict=True)]
+        return [pieces[int(np.argmax(tokens))], pieces[int(np.argmax(longest))]]
+
+    def _steps_of(self, order: Rows, draw: np.random.Generator) -> list[Step]:
+        micro_batches = self._cut(self._by_length(order))
+        return self._group([micro_batches[i] for i in draw.permutation(len(micro_batches))])
+
+    def _group(self, micro_batches: list[Rows]) -> list[Step]:
+        """Steps of as many as the limits allow, or of fewer where pairs longer than a share would overfill one."""
+        steps: list[Step] = []
+        n_src = n_tgt = 0
+        for rows in micro_batches:
+            src, tgt = (len(rows) * int(lengths[rows].max()) for lengths in (self._src_lengths, self._tgt_lengths))
+            full = n_src + src > self.limits.max_src_tokens or n_tgt + tgt > self.limits.max_tgt_tokens
+            if not steps or full or len(steps[-1]) == self.n_passes:
+                steps.append([])
+                n_src = n_tgt = 0
+            steps[-1].append(rows)
+            n_src, n_tgt = n_src + src, n_tgt + tgt
+        return steps
+
+    def _cut(self, order: Rows) -> list[Rows]:
+        """Consecutive pieces of `order`, each as long as both its padded sides stay within a pass."""
+        src_limit, tgt_limit = (
+            most // self.n_passes for most in (self.limits.max_src_tokens, self.limits.max_tgt_tokens)
+        )
+        src, tgt = (lengths[order] for lengths in (self._src_lengths, self._tgt_lengths))
+        return [order[piece] for piece in padded_slices(src, tgt, src_limit, tgt_limit)]
+
+
+class PaddedMixedBatches(PaddedBatches, MixedBatches):
+    """As PaddedBatches, of a mix."""
+
+
+class PaddedShardBatches(ShardBatches):
+    """As PaddedBatches, over shards."""
+
+    plan_name = PADDED
+    of_window = PaddedBatches
+
+    @property
+    def limits(self) -> BatchLimits:
+        """What decides the steps, with the corpus."""
+        return self._limits._replace(micro_tokens=self.micro_tokens)
+
+    @property
+    def n_passes(self) -> int:
+        """Micro-batches of a step at most."""
+        return n_micro_batches(self.limits)
+
+    @property
+    def pass_tokens(self) -> int:
+        """Tokens a side of the largest micro-batch, which one long pair may exceed."""
+        return self.limits.most // self.n_passes
+
+    def passes(self, step: Step, *, padded: bool) -> list[Rows]:
+        """The step's micro-batches."""
+        return step
+
+
+def n_micro_batches(limits: BatchLimits) -> int:
+    """Micro-batches of a step at most: of 25,000 in passes of 10,000 at most 3 of 8,333, not 2 of 10,000."""
+    return -(-limits.most // (limits.micro_tokens or limits.most))
