@@ -2,21 +2,25 @@
 
 import gzip
 import json
+from collections import Counter
 
 import pytest
 
 from heed.config import validated
 from heed.data.corpus.shard import ParallelCorpus, write_corpus
+from heed.data.mix import Mix, MixPart
 from heed.data.preparation.encoding import Encoder, Tally
 from heed.data.preparation.job import Prepared, prepare
+from heed.data.preparation.tags import in_shares
 from heed.data.reading.lines import read_lines
 from heed.data.reading.pairs import read_pairs
 from heed.data.reading.stream import MAX_CHARACTERS
-from heed.data.reading.text_files import TextFiles
+from heed.data.reading.text_files import TextFiles, TextPart
 from heed.data.settings import DataSettings
 from heed.errors import HeedError
 from heed.runtime.manifest import seal
-from heed.text.tokenizer import TokenizerSettings
+from heed.text.sentencepiece import SentencePieceTokenizer, Vocabulary
+from heed.text.tokenizer import SpecialIds, TokenizerSettings
 
 
 def write(path, lines):
@@ -221,3 +225,52 @@ def test_a_dev_set_without_a_usable_pair_is_refused(tmp_path):
             folder=tmp_path / "data",
             report=lambda line: None,
         )
+
+
+def mixed(tmp_path, *, tag, given=None, report=lambda line: None, folder="data", **values):
+    """Prepares a mix of two parts, the second with a tag and short lines."""
+    own = write(tmp_path / "s", ["a dog", "a cat"] * 30), write(tmp_path / "t", ["ein hund", "eine katze"] * 30)
+    short = write(tmp_path / "u", ["one two three four"] * 6), write(tmp_path / "v", ["x"] * 6)
+    parts = [{"name": "own", "weight": 1.0}, {"name": "b", "train": ["u", "v"], "weight": 1.0, "tag": tag}]
+    data = {"src": "en", "tgt": "de", "train": ["s", "t"], "dev": ["s", "t"], "mix": parts}
+    return prepare(
+        TextFiles(train=(own, short), dev=own, parts=(TextPart(1), TextPart(1, tag))),
+        validated(DataSettings, data | values, where="test"),
+        TokenizerSettings(vocab_size=600),
+        folder=tmp_path / folder,
+        report=report,
+        given=given,
+    )
+
+
+@pytest.mark.parametrize("tag", ["<2de>", "<~>", "«français»"])
+def test_a_tag_is_one_id_and_counts_for_no_limit(tmp_path, tag):
+    """Limits that a source with its tag would break, and without does not."""
+    n_tokens = len(mixed(tmp_path, tag=tag).tokenizer.encode("one two three four"))
+    prepared = mixed(tmp_path, tag=tag, folder="limits", max_tokens=max(n_tokens, 20), max_ratio=float(n_tokens))
+    assert len(prepared.train) == 66
+    (i,) = prepared.tokenizer.encode(tag)
+    assert prepared.train[60][0].tolist() == [i, *prepared.tokenizer.encode("one two three four")]
+    assert prepared.train[0][0].tolist() == prepared.tokenizer.encode("a dog")
+
+
+def test_a_tag_that_a_given_vocabulary_lacks_is_named_and_one_of_several_ids_is_remarked_on(tmp_path, number_tokenizer):
+    said: list[str] = []
+    mixed(tmp_path, tag="<2de>", given=number_tokenizer, report=said.append, max_ratio=100.0)
+    assert any("the vocabulary was not learned with the tag <2de>, which is" in line for line in said)
+    words = Vocabulary(pieces=["</s>", "<unk>", ">>deu<<", ">>fra<<", *"a dog cat one two three four".split()])
+    targets = Vocabulary(pieces=["</s>", "<unk>", *"ein hund eine katze x".split()])
+    imported = SentencePieceTokenizer(words, targets, SpecialIds(0, 0, 0, 1))
+    with pytest.raises(HeedError, match=r"lacks the tag <~> of data\.mix; take one of its codes \(>>deu<<, >>fra<<\)"):
+        mixed(tmp_path, tag="<~>", given=imported, folder="lacking")
+    known = mixed(tmp_path, tag=">>deu<<", given=imported, folder="known")
+    assert known.train[60][0].tolist()[0] == 2
+
+
+def test_a_vocabulary_is_learned_from_the_parts_of_a_mix_by_their_shares():
+    pairs = [(0, ("a", "b"))] * 300 + [(1, ("c", "d"))] * 20
+    parts = (MixPart(name="own", weight=[1.0, 1.0]), MixPart(name="more", train=["u", "v"], weight=[0.0, 1.0]))
+    found = Counter(in_shares(lambda: pairs, Mix(parts, (10,), None)))
+    assert found == {("a", "b"): 240, ("c", "d"): 80}  # of 320: means of 1 and 1/2, of 0 and 1/2
+    by_size = (MixPart(name="own"), MixPart(name="more", train=["u", "v"]))
+    assert list(in_shares(lambda: pairs, Mix(by_size, (), None))) == [pair for _, pair in pairs]

@@ -122,7 +122,8 @@ def test_a_model_of_another_program_is_trained_on(tmp_path):
     sides = (
         sorted({word for number in numbers for word in spelled(number).split(" ")}) for spelled in (english, german)
     )
-    src, tgt = (Vocabulary(pieces=["</s>", "<unk>", *words]) for words in sides)
+    codes = [">>deu<<", ">>fra<<"]  # of two targets, which no line begins with
+    src, tgt = (Vocabulary(pieces=["</s>", "<unk>", *codes, *words]) for words in sides)
     tokenizer = SentencePieceTokenizer(src, tgt, SpecialIds(0, 0, 0, 1))
     assert tokenizer.src_vocab_size != len(tokenizer)
     write_model(tmp_path / "given", tokenizer, share="tgt", **OTHERS)
@@ -130,12 +131,16 @@ def test_a_model_of_another_program_is_trained_on(tmp_path):
         "factor = 1e-12", "factor = 2.0\nwarmup_steps = 20"
     )
     losses: list[float] = []
+    said: list[str] = []
     run = heed.train(
         write_recipe(tmp_path, text),
         tmp_path / "run",
+        report=said.append,
         on_validation=lambda record: losses.append(record.numbers["loss"]),
     )
     assert losses[-1] < 0.8 * losses[0]
+    (of_dev,) = (line for line in said if line.startswith("Remark: dev: ") and "no code" in line)
+    assert "60 of 60 sources begin with no code of a target language (>>deu<<, >>fra<<)" in of_dev
     loaded = load_model(run.model)
     assert loaded.tokenizer == tokenizer and loaded.model.arch.norm == "pre"
     assert isinstance(heed.load(run.model).translate(["one hundred"])[0].text, str)

@@ -420,3 +420,34 @@ def test_a_target_symbol_that_no_file_may_hold_is_refused_in_training():
     for name in ("x" * 257, "▁x", "", "a b", "a\nb"):
         with pytest.raises(HeedError, match="is not a target symbol"):
             train_tokenizer(LINES, TokenizerSettings(vocab_size=650), ["NP", name])
+
+
+@pytest.mark.parametrize("kind", ["bpe", "wordpiece"])
+def test_a_tag_is_one_id_where_a_source_begins_with_it_and_nowhere_else(kind, tmp_path):
+    settings = TokenizerSettings(kind=kind, vocab_size=650)
+    made = train_tokenizer(LINES, settings, tags=["<2de>", "«fr»"])
+    made.save(tmp_path / "tokenizer.json")
+    tokenizer = Tokenizer.load(tmp_path / "tokenizer.json")
+    assert tokenizer == made and set(tokenizer.tags) == {"<2de>", "«fr»"}
+    for tag, i in tokenizer.tags.items():
+        # As the ids of the tag and then those of the text, whatever the road.
+        text = f"{tag} der Fuchs {tag}"
+        ids = tokenizer.encode(text)
+        assert ids == [i, *tokenizer.encode(f"der Fuchs {tag}")] and tokenizer.encode(tag) == [i]
+        assert tokenizer.encode_lines([text, "der Fuchs", tag]) == [ids, tokenizer.encode("der Fuchs"), [i]]
+        assert ids.count(i) == 1 and i not in tokenizer.encode(f"x{tag} {tag}")
+        for line in (text, tag, f"{tag} ", f"{tag}  a", f"{tag}a", f" {tag} a", f"{tag} {tag}"):
+            assert tokenizer.decode(tokenizer.encode(line)) == line
+            (encoded,) = tokenizer.encode_targets([line])
+            assert i not in encoded and tokenizer.decode(encoded) == line
+        # What is shown of it.
+        assert tokenizer.src_spans([text])[0][:2] == [(0, len(tag)), (len(tag) + 1, len(tag) + 4)]
+        assert len(tokenizer.src_spans([text])[0]) == len(ids)
+        assert len(tokenizer.tgt_spans([text])[0]) == len(tokenizer.encode_targets([text])[0])
+        assert tokenizer.pieces(ids)[0] == f" {tag}" and tokenizer.tokens(ids)[0] == f"<tag:{tag}>"
+        assert tokenizer.token_ids(tokenizer.tokens(ids)) == ids
+    # A file from a stranger holds no other tags.
+    content = (tmp_path / "tokenizer.json").read_text(encoding="utf-8")
+    (tmp_path / "bad.json").write_text(content.replace("[tag] <2de>", "[tag] <2 de>"), encoding="utf-8")
+    with pytest.raises(HeedError, match="a tag has 1 to 32 visible characters and no space"):
+        Tokenizer.load(tmp_path / "bad.json")

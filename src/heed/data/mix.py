@@ -9,15 +9,9 @@ from pydantic import AfterValidator, Field
 
 from heed.config import Settings, shown
 from heed.data.reading.files import stands_for_many
+from heed.text.printable import check_tag
 
-MAX_TAG = 32  # characters
 Weight = Annotated[float, Field(ge=0, le=1_000_000_000)]
-
-
-def _check_tag(tag: str) -> str:
-    if not 1 <= len(tag) <= MAX_TAG or not tag.isprintable() or any(map(str.isspace, tag)):
-        raise ValueError(f"a tag has 1 to {MAX_TAG} visible characters and no space; found {shown(tag)}")
-    return tag
 
 
 def _check_name(name: str) -> str:
@@ -38,10 +32,10 @@ class MixPart(Settings):
         description="share of the training pairs, in proportion to the other parts' weights; with data.mix_stages a "
         "list with one weight a stage, 0 to leave the part out",
     )
-    tag: Annotated[str, AfterValidator(_check_tag)] | None = Field(
+    tag: Annotated[str, AfterValidator(check_tag)] | None = Field(
         default=None,
-        description="a word put before each source, so that the model learns what kind of text it is (Caswell et al. "
-        "2019); of punctuation alone, such as <~>, it becomes one token",
+        description="a word put before each source, such as <~>, so that the model learns what kind of text it is "
+        "(Caswell et al. 2019); an id of the vocabulary that is learned, and none of the tokens that limits count",
     )
 
     @property

@@ -17,6 +17,7 @@ from heed.data.corpus.shard import ParallelCorpus, TrainingCorpus
 from heed.data.corpus.sharded import ShardedCorpus
 from heed.data.mixed_batches import MixedBatches
 from heed.data.preparation.job import Prepared, prepare
+from heed.data.preparation.tags import language_codes, shown_codes
 from heed.data.reading.text_files import TextFiles
 from heed.data.shards.batches import ShardBatches
 from heed.decoding.scoring import batch_nll, cross_entropy, perplexity
@@ -49,6 +50,7 @@ from heed.training.settings import TrainingSettings
 from heed.training.trainer import NO_STAGES, train
 
 MACHINE, IDS_HASH = "machine", "sha256 of its ids"  # on the card
+EXAMINED_SOURCES = 1000  # of a set, for codes of languages
 MAX_SPAWNING_PARAMETERS = 10_000_000  # a larger model trains in one process: see `n_workers`
 
 
@@ -124,6 +126,7 @@ def train_files(context: RunContext, files: TextFiles, *, callbacks: Callbacks =
     prepared = _prepare(context, files, known)
     tokenizer = prepared.tokenizer
     _check_same_text(prepared.train, run)
+    _report_missing_codes(prepared, report)
 
     # First weights come from the seed, unless a given model replaces them.
     torch.manual_seed(settings.seed)
@@ -256,6 +259,23 @@ def _check_same_text(corpus: TrainingCorpus, run: Path) -> None:
                 f"{run}: the training text has changed since the run began; restore the old text and delete "
                 f"{run / 'data'}, or choose another --run."
             )
+
+
+def _report_missing_codes(prepared: Prepared, report: Report) -> None:
+    """Says how many sources begin with no code of a target language, if the given model knows several."""
+    codes = language_codes(prepared.tokenizer)
+    if len(codes) < 2:
+        return
+    ids = set(codes.values())
+    for name, corpus in (("dev", prepared.dev), ("train", prepared.train)):
+        if isinstance(corpus, ParallelCorpus):
+            rows = range(0, len(corpus), max(1, len(corpus) // EXAMINED_SOURCES))
+            if n_without := sum(ids.isdisjoint(corpus[row][0][:1].tolist()) for row in rows):
+                report(
+                    f"Remark: {name}: {n_without:,} of {len(rows):,} sources begin with no code of a target language "
+                    f"({shown_codes(codes)}), by which the given model chooses one; put a code before each source, or "
+                    "give the parts of a mix such a tag (data.mix)."
+                )
 
 
 def _prepare(context: RunContext, files: TextFiles, given: AnyTokenizer | None) -> Prepared:

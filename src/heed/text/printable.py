@@ -4,6 +4,7 @@ import unicodedata
 
 JOINERS = "\u200c\u200d"  # hidden, but parts of Persian, Hindi and other words
 MAX_LANGUAGE = 64  # characters of a language's code
+MAX_TAG = 32  # characters of a word put before sources
 KEPT_IN_TEXT = JOINERS + "\t"  # a tab does no harm
 
 
@@ -29,3 +30,10 @@ def check_language(code: str) -> str:
     if not text.isprintable() or len(text) > MAX_LANGUAGE:
         raise ValueError(f"{code[:MAX_LANGUAGE]!a} is not the code of a language, such as en or zh-Hans")
     return code
+
+
+def check_tag(tag: str) -> str:
+    """A word that is put before sources and becomes an id of the vocabulary. ValueError if it cannot."""
+    if not 1 <= len(tag) <= MAX_TAG or not tag.isprintable() or any(map(str.isspace, tag)):
+        raise ValueError(f"a tag has 1 to {MAX_TAG} visible characters and no space; found {tag[: 2 * MAX_TAG]!a}")
+    return tag

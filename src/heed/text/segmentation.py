@@ -10,6 +10,7 @@ from heed.config import shown
 # Byte-level text holds no plain space, so no learned piece can ever equal one of these names.
 PAD, BOS, EOS = "[padding symbol]", "[begin of sentence]", "[end of sentence]"
 SYMBOL = "[symbol] "  # before the name of a target symbol, an id of its own
+TAG = "[tag] "  # before the name of a tag, an id of its own, of a source that begins with it
 TEXT = "▁"  # before a word that is text among symbols
 CONTINUATION = "…"  # marks a word piece that does not begin a word; not among the 256 characters, so never in a text
 # Runs of letters, of digits, of other characters, each with the space before it; other white space by itself. Runs are

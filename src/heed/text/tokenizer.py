@@ -29,6 +29,7 @@ from heed.text.segmentation import (
     EOS,
     PAD,
     SYMBOL,
+    TAG,
     TEXT,
     check_symbol,
     make_backend,
@@ -74,7 +75,10 @@ class SpecialIds:
 
 
 class Tokenizer:
-    """Texts ↔ ids. Lossless; `special` and `symbols` (name → id) are ids that no text can produce."""
+    """Texts ↔ ids. Lossless; `special` and `symbols` (name → id) are ids that no text can produce.
+
+    tags: words (word → id) that are one id where a source begins with them.
+    """
 
     def __init__(self, backend: Backend):
         self._backend = backend
@@ -83,6 +87,8 @@ class Tokenizer:
         self.special = SpecialIds(ids[PAD], ids[BOS], ids[EOS])
         self.symbols = {name.removeprefix(SYMBOL): i for name, i in ids.items() if name.startswith(SYMBOL)}
         self._names = {i: name for name, i in self.symbols.items()}
+        self.tags = {name.removeprefix(TAG): i for name, i in ids.items() if name.startswith(TAG)}
+        self._tag_names = {i: name for name, i in self.tags.items()}
 
     def __len__(self) -> int:
         return int(self._backend.get_vocab_size())
@@ -102,18 +108,30 @@ class Tokenizer:
         return Tokenizer, (self._backend,)  # a backend's own pickle forgets what `__init__` sets
 
     def encode(self, text: str) -> list[int]:
-        """Ids of one line, without bos and eos. HeedError if it is not valid Unicode."""
-        try:
-            return list(self._backend.encode(" " + text).ids)
-        except TypeError:  # what the library makes of half a surrogate pair
-            check_unicode(text)
-            raise
+        """Ids of one source line, without bos and eos. HeedError if it is not valid Unicode."""
+        tag = self._tag(text)
+        return [*([self.tags[tag]] if tag else []), *self._encode_spaced([_spaced(text, tag)])[0]]
 
     def encode_lines(self, texts: list[str]) -> list[list[int]]:
-        """Ids of many lines, on all cores. HeedError if one is not valid Unicode."""
+        """Ids of many source lines, on all cores. HeedError if one is not valid Unicode."""
+        if not self.tags:
+            return self._encode_spaced([" " + text for text in texts])
+        tags = [self._tag(text) for text in texts]
+        lines = self._encode_spaced([_spaced(text, tag) for text, tag in zip(texts, tags, strict=True)])
+        return [[self.tags[tag], *ids] if tag else ids for tag, ids in zip(tags, lines, strict=True)]
+
+    def _tag(self, text: str) -> str:
+        """The tag that a source begins with, or an empty string."""
+        word = text.partition(" ")[0] if self.tags else ""
+        return word if word in self.tags else ""
+
+    def _encode_spaced(self, texts: list[str]) -> list[list[int]]:
+        """Ids of texts that have the space before their first word."""
         try:
-            return [list(encoding.ids) for encoding in self._backend.encode_batch_fast([" " + text for text in texts])]
-        except TypeError:
+            if len(texts) == 1:
+                return [list(self._backend.encode(texts[0]).ids)]
+            return [list(encoding.ids) for encoding in self._backend.encode_batch_fast(texts)]
+        except TypeError:  # what the library makes of half a surrogate pair
             for text in texts:
                 check_unicode(text)
             raise
@@ -124,7 +142,7 @@ class Tokenizer:
         Among symbols a word that begins with ▁ is text. A line with an unknown symbol has no ids.
         """
         if not self.symbols:
-            return self.encode_lines(lines)
+            return self._encode_spaced([" " + line for line in lines])
         words: dict[str, list[int]] = {}
         encoded = []
         for line in lines:
@@ -156,7 +174,7 @@ class Tokenizer:
 
     @cached_property
     def _spellings(self) -> Spellings:
-        special = {self.special.pad, self.special.bos, self.special.eos}
+        special = {self.special.pad, self.special.bos, self.special.eos, *self._tag_names}
         return Spellings(
             (
                 (i, bytes(BYTE_OF[character] for character in name.removeprefix(CONTINUATION)))
@@ -171,22 +189,32 @@ class Tokenizer:
 
         Ids that are parts of one character have the same span.
         """
-        lines = [encoding.offsets for encoding in self._backend.encode_batch([" " + text for text in texts])]
-        return [
-            [trim_span(text, start - 1, end - 1) for start, end in offsets]
-            for text, offsets in zip(texts, lines, strict=True)
-        ]
+        return self._spans(texts, [self._tag(text) for text in texts])
 
     def tgt_spans(self, texts: list[str]) -> list[list[tuple[int, int]]]:
         """As `src_spans`; for text only, not for symbols."""
-        return self.src_spans(texts)
+        return self._spans(texts, [""] * len(texts))
+
+    def _spans(self, texts: list[str], tags: list[str]) -> list[list[tuple[int, int]]]:
+        spaced = [_spaced(text, tag) for text, tag in zip(texts, tags, strict=True)]
+        spans = []
+        for text, tag, encoding in zip(texts, tags, self._backend.encode_batch(spaced), strict=True):
+            begin = len(tag) or -1  # of what is encoded, in the text
+            found = [trim_span(text, begin + start, begin + end) for start, end in encoding.offsets]
+            spans.append([(0, len(tag)), *found] if tag else found)
+        return spans
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text, or a line of symbols; pad, bos and eos are left out. Ids that spell no UTF-8 show as U+FFFD."""
         special = {self.special.pad, self.special.bos, self.special.eos}
         kept = [i for i in ids if i not in special]
         if not any(i in self._names for i in kept):
-            return str(self._backend.decode(kept)).removeprefix(" ")
+            if self._tag_names.keys().isdisjoint(kept):
+                return str(self._backend.decode(kept)).removeprefix(" ")
+            # A space stands before each word but a tag.
+            runs = ((i, list(run)) for i, run in groupby(kept, key=lambda i: i if i in self._tag_names else -1))
+            texts = (self._tag_names[i] * len(run) if i >= 0 else self._backend.decode(run) for i, run in runs)
+            return "".join(texts).removeprefix(" ")
         tokens: list[str] = []
         for is_symbol, run in groupby(kept, key=self._names.__contains__):
             if is_symbol:
@@ -200,11 +228,12 @@ class Tokenizer:
 
         An id that is a part of a character shows it with the bytes of that part: `spelled_bytes`.
         """
-        special = {self.special.pad, self.special.bos, self.special.eos, *self._names}
+        words = self._names | self._tag_names
+        special = {self.special.pad, self.special.bos, self.special.eos, *words}
         pieces: list[str] = []
         for is_special, run in groupby(ids, key=special.__contains__):
             if is_special:
-                pieces += [f" {self._names[i]}" if i in self._names else str(self._backend.id_to_token(i)) for i in run]
+                pieces += [f" {words[i]}" if i in words else str(self._backend.id_to_token(i)) for i in run]
             else:
                 pieces += spelled_bytes([self._bytes(i) for i in run])
         return pieces
@@ -242,6 +271,8 @@ class Tokenizer:
     def _token_name(self, i: int, name: str) -> str:
         if i in self._names:
             return f"<symbol:{readable(self._names[i].encode())}>"
+        if i in self._tag_names:
+            return f"<tag:{readable(self._tag_names[i].encode())}>"
         piece = name.removeprefix(CONTINUATION)
         return name[: -len(piece)] + readable(bytes(BYTE_OF[c] for c in piece), space=SPACE)
 
@@ -269,8 +300,15 @@ class Tokenizer:
         return cls(check_backend(file, where=where))
 
 
-def train_tokenizer(lines: Iterable[str], settings: TokenizerSettings, symbols: Iterable[str] = ()) -> Tokenizer:
-    """A tokenizer learned from the lines of both languages, with these target symbols.
+def _spaced(text: str, tag: str) -> str:
+    """The text without its tag, with the space before its first word."""
+    return text[len(tag) :] if tag else " " + text
+
+
+def train_tokenizer(
+    lines: Iterable[str], settings: TokenizerSettings, symbols: Iterable[str] = (), *, tags: Iterable[str] = ()
+) -> Tokenizer:
+    """A tokenizer learned from the lines of both languages, with these target symbols, and tags of sources.
 
     Deterministic. Smaller than requested if the lines yield fewer pieces.
 
@@ -291,12 +329,14 @@ def train_tokenizer(lines: Iterable[str], settings: TokenizerSettings, symbols: 
             check_symbol(name)
     except ValueError as error:
         raise HeedError(f"{error}; change the target lines.") from None
-    special = [PAD, BOS, EOS, *(SYMBOL + name for name in symbols)]
+    tags = list(tags)
+    special = [PAD, BOS, EOS, *(SYMBOL + name for name in symbols), *(TAG + tag for tag in tags)]
     least = len(special) + len(alphabet) * (1 if settings.kind == "bpe" else 2)
     if settings.vocab_size < least:
+        own = f"{len(tags):,} tags" if tags else f"{len(symbols):,} target symbols"
         raise HeedError(
-            f"tokenizer.vocab_size={settings.vocab_size:,} has no room for {len(symbols):,} target symbols, "
-            f"{least - len(special)} bytes and 3 special ids: {least:,} is the least; set more, to learn merges too."
+            f"tokenizer.vocab_size={settings.vocab_size:,} has no room for {own}, {least - len(special)} bytes and 3 "
+            f"special ids: {least:,} is the least; set more, to learn merges too."
         )
     # A line begins with a space, as `encode` writes it.
     spaced_lines = (" " + line for line in lines)

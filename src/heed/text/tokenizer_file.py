@@ -10,6 +10,7 @@ from tokenizers import models
 from heed.config import shown
 from heed.errors import HeedError
 from heed.runtime.reading import read_bounded
+from heed.text.printable import check_tag
 from heed.text.segmentation import (
     BOS,
     BYTES,
@@ -18,6 +19,7 @@ from heed.text.segmentation import (
     MAX_PIECE,
     PAD,
     SYMBOL,
+    TAG,
     check_symbol,
     make_backend,
     word_pieces,
@@ -81,7 +83,10 @@ def _check_special(vocab: Any, continuation: str) -> list[str]:
     symbols = [name for name in names if name.startswith(SYMBOL)]
     for name in symbols:
         check_symbol(name.removeprefix(SYMBOL))
-    special = [PAD, BOS, EOS, *symbols]
+    tags = [name for name in names if name.startswith(TAG)]
+    for name in tags:
+        check_tag(name.removeprefix(TAG))
+    special = [PAD, BOS, EOS, *symbols, *tags]
     for name in vocab.keys() - set(special):
         piece = name.removeprefix(continuation)
         if not 1 <= len(piece) <= MAX_PIECE or not BYTES.issuperset(piece):

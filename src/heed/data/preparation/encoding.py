@@ -94,7 +94,7 @@ class Encoder:
         threads: int = 2,
         training: bool = True,
     ):
-        """tags: the word put before the texts of each source. threads: 1 encodes in this thread alone."""
+        """tags: the word put before the texts of each source, which no limit counts. threads: 1 encodes in this thread."""
         self._tokenizer, self._threads, self._training = tokenizer, threads, training
         self._max_tokens, self._max_ratio = max_tokens, max_ratio
         # A space belongs to the word behind it, so a tag and a source have the ids of "tag source".
@@ -105,7 +105,7 @@ class Encoder:
         chunks = self._chunks(counted(numbered, "Encoding", unit="pairs"))
         for chunk, *both_sides in chunks:
             for (line, source, pair), src_ids, tgt_ids in zip(chunk, *both_sides, strict=True):
-                ids = (self._tags[source] + src_ids if self._tags and src_ids else src_ids), tgt_ids
+                ids = src_ids, tgt_ids
                 tally.count_tokens(line, ids)
                 reason = reason_against_loss(
                     pair, ids, self._tokenizer, max_tokens=self._max_tokens, training=self._training
@@ -114,7 +114,7 @@ class Encoder:
                     reason = length_ratio_reason(ids, self._max_ratio)
                 if reason is None:
                     tally.lines.append(line)
-                    yield ids
+                    yield (self._tags[source] + src_ids if self._tags else src_ids), tgt_ids
                 else:
                     tally.drop(line, reason)
 

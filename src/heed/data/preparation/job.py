@@ -27,6 +27,7 @@ from heed.data.preparation.plan import (
 )
 from heed.data.preparation.rules import PairFilter
 from heed.data.preparation.shard import COPIES, ShardLoading, finished, shard_key, share_of_hashes
+from heed.data.preparation.tags import in_shares, tag_ids
 from heed.data.preparation.vocabulary import TOKENIZER, given_or_kept_tokenizer, learn_tokenizer
 from heed.data.reading.dev_split import HeldOut
 from heed.data.reading.lines import refuse_faulty
@@ -169,6 +170,7 @@ class Preparation:
                     n_pairs=self.plan.n_pairs,
                     tgt_symbols=data.tgt_symbols,
                     report=self._report,
+                    tags=[tag for tag in dict.fromkeys(files.tags) if tag],
                 )
             else:
                 self._given.save(folder / TOKENIZER)
@@ -177,6 +179,7 @@ class Preparation:
             raise HeedError(
                 "data.tgt_symbols is true, but the vocabulary of training.start_from has no target symbols."
             )
+        tag_ids(tokenizer, files.tags, report=self._report)  # a tag that it lacks shows before the work
         if not ((folder / f"{DEV}.report.json").exists() and (folder / DEV).is_dir()):
             self._encode_dev(tokenizer)
 
@@ -247,14 +250,19 @@ class Preparation:
         return TrainingText(self._files.train, self._data.column_names, rows=self._rows)
 
     def _pairs_to_learn(self) -> Iterator[Pair]:
-        """Those that are not held out, their sources with the tags of a mix."""
+        """Those that are not held out, by their shares in a mix."""
+        mix = self._data.mixture
+        return (pair for _, pair in self._pairs_of_parts()) if mix is None else in_shares(self._pairs_of_parts, mix)
+
+    def _pairs_of_parts(self) -> Iterator[tuple[int, Pair]]:
+        """Those that are not held out, with the number of their part of a mix."""
         files = self._files
+        parts = [part for part, of_part in enumerate(files.parts) for _ in range(of_part.n_files)]
         dev = read_pairs(files.dev) if files.dev_split else ()
         held_out = HeldOut(dev, sides_from=self.plan.sides_held_out_from)
         for source, _, (src, tgt) in self._text.pairs():
             if not held_out.has(source, src, tgt):
-                tag = files.tags[source]
-                yield f"{tag} {src}" if tag else src, tgt
+                yield (parts[source] if parts else 0), (src, tgt)
 
     def _encode_dev(self, tokenizer: AnyTokenizer) -> None:
         """Encodes dev; what is left out is listed, counted and reported."""

@@ -1,6 +1,6 @@
 """The vocabulary of a corpus: a tokenizer learned from a sample of its pairs."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -22,6 +22,7 @@ def learn_tokenizer(
     n_pairs: int,
     tgt_symbols: bool,
     report: Callable[[str], None],
+    tags: Sequence[str] = (),
 ) -> None:
     """Writes a tokenizer learned from one in N pairs, N such that they are settings.sample_pairs at most.
 
@@ -40,7 +41,7 @@ def learn_tokenizer(
     while True:
         sample = f" from one in {every:,} of {n_pairs:,} pairs" if every > 1 else ""
         report(f"Learning {vocabulary} of {settings.vocab_size:,}{sample}{with_symbols}.")
-        tokenizer, n_pairs = _learn(pairs(), every, settings, sorted(symbols), sources_alone=tgt_symbols)
+        tokenizer, n_pairs = _learn(pairs(), every, settings, sorted(symbols), tags=tags, sources_alone=tgt_symbols)
         if every == _every(n_pairs, settings):
             break
         every = _every(n_pairs, settings)
@@ -56,7 +57,13 @@ def _every(n_pairs: int, settings: TokenizerSettings) -> int:
 
 
 def _learn(
-    pairs: Iterator[Pair], every: int, settings: TokenizerSettings, symbols: list[str], *, sources_alone: bool
+    pairs: Iterator[Pair],
+    every: int,
+    settings: TokenizerSettings,
+    symbols: list[str],
+    *,
+    tags: Sequence[str],
+    sources_alone: bool,
 ) -> tuple[Tokenizer, int]:
     """The tokenizer of one in `every` of the pairs, and the number of all."""
     n_pairs = 0
@@ -69,7 +76,7 @@ def _learn(
 
     lines = (line for pair in islice(counted(), 0, None, every) for line in (pair[:1] if sources_alone else pair))
     with progress("Learning the vocabulary"):
-        return train_tokenizer(lines, settings, symbols), n_pairs
+        return train_tokenizer(lines, settings, symbols, tags=tags), n_pairs
 
 
 def given_or_kept_tokenizer(folder: Path, given: AnyTokenizer | None) -> AnyTokenizer:
