@@ -46,10 +46,12 @@ from heed.training.checkpoint import Checkpoints, TrainState, plan_name, state_n
 from heed.training.distributed import ALONE, is_spawned, join_workers, may_spawn, spawn_workers
 from heed.training.divergence import unigram_loss
 from heed.training.logbook import Logbook
+from heed.training.schedule import fine_tuning_rate, rate_of_step
 from heed.training.settings import TrainingSettings
 from heed.training.trainer import NO_STAGES, train
 
 MACHINE, IDS_HASH = "machine", "sha256 of its ids"  # on the card
+MUCH_HIGHER = 5  # times the rate for fine-tuning
 EXAMINED_SOURCES = 1000  # of a set, for codes of languages
 MAX_SPAWNING_PARAMETERS = 10_000_000  # a larger model trains in one process: see `n_workers`
 
@@ -132,7 +134,13 @@ def train_files(context: RunContext, files: TextFiles, *, callbacks: Callbacks =
     torch.manual_seed(settings.seed)
     model = network_of(recipe.model)(recipe.model, len(tokenizer), tokenizer.src_vocab_size)
     if is_trained := given is not None:
-        report(f"Starting from the weights in {settings.start_from}.")
+        rate, usual = _highest_rate(settings, d_model=recipe.model.d_model), fine_tuning_rate(recipe.model.d_model)
+        report(f"Starting from the weights in {settings.start_from}, at a learning rate of up to {rate:.1e}.")
+        if rate > MUCH_HIGHER * usual:
+            report(
+                f"Remark: such a rate is for training from nothing, and may undo what the model has learned; for "
+                f'fine-tuning, try training.schedule="constant" with training.learning_rate={usual:g}.'
+            )
         model.load_state_dict(given.model.state_dict())
     del given
 
@@ -259,6 +267,11 @@ def _check_same_text(corpus: TrainingCorpus, run: Path) -> None:
                 f"{run}: the training text has changed since the run began; restore the old text and delete "
                 f"{run / 'data'}, or choose another --run."
             )
+
+
+def _highest_rate(settings: TrainingSettings, *, d_model: int) -> float:
+    """The learning rate at the end of the warm-up, or of a shorter run."""
+    return rate_of_step(min(settings.warmup_steps, settings.max_steps), settings, d_model=d_model)
 
 
 def _report_missing_codes(prepared: Prepared, report: Report) -> None:

@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -90,7 +90,7 @@ def train(
 
     # A recipe from two text files, or one that exists; both give the same values.
     if recipe is None:
-        own = _recipe_of_files(src, tgt, src_language, tgt_language)
+        own = _recipe_of_files(src, tgt, src_language, tgt_language, settings or [])
         values = recipe_of_text(own.text, settings or [], path=own.path)
         run = run or Path("runs") / own.name
         if not own.is_written() and not dry_run:
@@ -127,9 +127,16 @@ def train(
 
 
 def _recipe_of_files(
-    src: Path | None, tgt: Path | None, src_language: str | None, tgt_language: str | None
+    src: Path | None,
+    tgt: Path | None,
+    src_language: str | None,
+    tgt_language: str | None,
+    settings: Sequence[str],
 ) -> "OwnRecipe":
-    """The recipe for --src and --tgt. HeedError if one of them is missing, or if its file exists."""
+    """The recipe for --src and --tgt. HeedError if one of them is missing, or if its file exists.
+
+    With --set training.start_from=MODEL it is one for fine-tuning that model.
+    """
     if src is None or tgt is None:
         raise HeedError(
             "name a recipe (heed recipe list), or two text files: heed train --src corpus.en --tgt corpus.de."
@@ -139,9 +146,20 @@ def _recipe_of_files(
             "--src and --tgt write a recipe, which only one process can do; write it without torchrun, then start "
             "torchrun with the recipe."
         )
+    from heed.config import merged, parse_override
     from heed.data.corpora.own_recipe import own_recipe
+    from heed.model_folder import read_config
+    from heed.training.schedule import fine_tuning_rate
 
-    return own_recipe(src, tgt, src=src_language, tgt=tgt_language)
+    changes: dict[str, Any] = {}
+    for text in settings:
+        changes = merged(changes, parse_override(text))
+    training = changes.get("training")
+    folder = training.get("start_from") if isinstance(training, dict) else None
+    start_from = None
+    if isinstance(folder, str):
+        start_from = folder, fine_tuning_rate(read_config(Path(folder)).arch.d_model)
+    return own_recipe(src, tgt, src=src_language, tgt=tgt_language, start_from=start_from)
 
 
 def _show_scores(results: Sequence["Evaluation"]) -> None:

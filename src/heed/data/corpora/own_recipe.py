@@ -56,11 +56,18 @@ class OwnRecipe:
             raise HeedError(f"./{self.path}: cannot be written ({error.strerror}).") from None
 
 
-def own_recipe(src_file: Path, tgt_file: Path, *, src: str | None = None, tgt: str | None = None) -> OwnRecipe:
+def own_recipe(
+    src_file: Path,
+    tgt_file: Path,
+    *,
+    src: str | None = None,
+    tgt: str | None = None,
+    start_from: tuple[str, float] | None = None,
+) -> OwnRecipe:
     """A recipe that trains on these files, which are read to the end, and splits dev off them.
 
-    src, tgt: languages; by default the suffixes of the files. HeedError if a language is missing, if the files cannot
-    be read, or if they do not have the same number of lines.
+    src, tgt: languages; by default the suffixes of the files. start_from: a model to fine-tune, and the rate for it.
+    HeedError if a language is missing, if the files cannot be read, or if they do not have the same number of lines.
     """
     if os.path.exists(src_file) and os.path.exists(tgt_file) and os.path.samefile(src_file, tgt_file):
         raise HeedError(f"--src {src_file} and --tgt {tgt_file} are the same file; name the text and its translation.")
@@ -77,6 +84,15 @@ def own_recipe(src_file: Path, tgt_file: Path, *, src: str | None = None, tgt: s
     preset, max_steps, checkpoint_every, n_kept = (
         ("tiny", "20_000", f"{n_epochs} epochs", 20) if n_pairs < BASE_PAIRS else ("base", "100_000", "10 minutes", 5)
     )
+    start = ""
+    if start_from is not None:
+        folder, rate = start_from
+        start = f"""\
+start_from = {_quote(folder)}
+schedule = "constant"  # after a short warm-up
+learning_rate = {rate:.1e}  # for fine-tuning; that of training from nothing would undo what the model has learned
+warmup_steps = 100
+"""
     n_dev = min(MAX_DEV, max(1, n_pairs // DEV_PART))
     text = f"""\
 # Written by heed train --src … --tgt …; yours to change. To train it, or to resume: heed train ./{name}.toml
@@ -92,7 +108,7 @@ dev = {n_dev}
 # tests.NAME = ["test.x", "test.y"]  # text to report scores on: any number of test sets
 
 [training]
-max_steps = {max_steps}  # the longest that it trains
+{start}max_steps = {max_steps}  # the longest that it trains
 checkpoint_every = "{checkpoint_every}"  # and a validation
 keep_checkpoints = {n_kept}
 patience = 10  # it ends earlier after this many validations without a lower dev loss
