@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from tests.runs.test_start_from import write_model
 
 from heed.runs.recipe import read_recipe
 from heed.text.numbers import english, german, number_splits
@@ -99,6 +100,26 @@ def test_the_preset_follows_the_number_of_pairs(tmp_path):
             (tmp_path / f"a.{suffix}").write_text("x\n" * n)
         text = own_recipe(tmp_path / "a.en", tmp_path / "a.de").text
         assert f'preset = "{preset}"' in text and f"dev = {dev}\n" in text
+
+
+def test_a_model_to_start_from_is_fine_tuned_at_a_tenth_of_the_rate_of_base(tmp_path, monkeypatch, number_tokenizer):
+    """Preset tiny's rate would undo what the model has learned."""
+    from heed.apps.cli.run import _recipe_of_files
+    from heed.runs.recipe import recipe_of_text
+    from heed.training.schedule import rate_of_step
+
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path, numbers(5))
+    arch = write_model(tmp_path / "given", number_tokenizer).arch
+    for settings, rate in (
+        (["training.start_from=given"], 0.1 * arch.d_model**-0.5 * 4000**-0.5),
+        (["training.learning_rate=0.001", "training.start_from=given"], 0.001),
+    ):
+        own = _recipe_of_files(Path("corpus.en"), Path("corpus.de"), None, None, settings)
+        for overrides in (settings, settings[:-1]):  # the recipe itself starts from the model
+            read = recipe_of_text(own.text, overrides, path=own.path)
+            assert read.training.start_from == str(tmp_path / "given") and read.model.d_model == arch.d_model
+            assert rate_of_step(5000, read.training, d_model=arch.d_model) == pytest.approx(rate, rel=0.05)
 
 
 @pytest.mark.parametrize(
