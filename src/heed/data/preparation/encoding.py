@@ -94,7 +94,7 @@ class Encoder:
         threads: int = 2,
         training: bool = True,
     ):
-        """tags: the word put before the texts of each source, which no limit counts. threads: 1 encodes in this thread."""
+        """tags: words put before the texts of each source; no limit counts them. threads: 1 encodes in this thread."""
         self._tokenizer, self._threads, self._training = tokenizer, threads, training
         self._max_tokens, self._max_ratio = max_tokens, max_ratio
         # A space belongs to the word behind it, so a tag and a source have the ids of "tag source".
