@@ -14,6 +14,7 @@ from tests.apps.documents.translators import linked
 
 from heed.apps.documents.formats import Format, text_job
 from heed.apps.documents.sentences import splitter
+from heed.apps.documents.terms import Terms
 from heed.apps.documents.translation import run_job
 from heed.errors import HeedError
 from heed.text.language_detection import LanguageDetector
@@ -199,6 +200,7 @@ def document(format: Format) -> Callable[[str], object]:
 READERS: dict[str, Callable[[str], object]] = {
     **{format: document(format) for format in ("text", "md", "srt", "html")},
     **{f"sentences in {code}": splitter(code) for code in ("en", "de", "ja", "hi")},
+    "terms": lambda text: Terms({"a " * 20: "b", "a b": "c"}).mark([text]),
     "language": LanguageDetector(["de", "en", "fr", "ja"]).rank,
 }
 

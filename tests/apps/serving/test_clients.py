@@ -103,7 +103,7 @@ def test_deepl_leaves_tags_and_refuses_what_it_cannot_do(server, translator):
         found = client.translate_text([page, page], source_lang=source, target_lang="DE", tag_handling="html")
         assert [(one.text, one.detected_source_lang) for one in found] == [(expected, "EN")] * 2
     for options, message in (
-        ({"glossary": "7"}, "glossary_id is not supported"),
+        ({"glossary": "7"}, "no such glossary"),
         ({"tag_handling": "tex"}, "tag_handling must be html or xml"),
         ({"formality": "more"}, "formality is not supported"),
         ({"split_sentences": "2"}, "split_sentences must be 0, 1 or nonewlines"),
@@ -136,6 +136,15 @@ def test_glossaries_are_made_listed_read_and_deleted_and_a_file_keeps_them(serve
     assert client.get_glossary(made.glossary_id).creation_time == made.creation_time
     assert client.get_glossary_entries(made) == entries and client.get_glossary_entries(other) == large
     client.delete_glossary(other)
+    options = {"source_lang": "EN", "target_lang": "DE", "glossary": made.glossary_id}
+    found = client.translate_text(["Seven hundred", "A%=& \U0001faa8", "twelve, seven hundred."], **options)
+    assert [one.text for one in found[:2]] == ["Siebenhundert", "B&=% \U0001fab5"] and "siebenhundert" in found[2].text
+    with pytest.raises(deepl.DeepLException, match="not supported with tag_handling"):
+        client.translate_text("one", tag_handling="html", **options)
+    fields = {"text": "one", "target_lang": "DE", "glossary_id": made.glossary_id}
+    for more, message in (({}, "'source_lang' required"), ({"source_lang": "DE"}, "the glossary's languages are not")):
+        answer = httpx.post(f"{client.server_url}/v2/translate", json=fields | more)
+        assert answer.status_code == 400 and message in answer.json()["message"]
     for ask in (client.get_glossary, client.get_glossary_entries, client.delete_glossary):
         for glossary_id in (other.glossary_id, "7"):
             with pytest.raises(deepl.GlossaryNotFoundException, match="no such glossary"):
@@ -152,6 +161,7 @@ def test_glossaries_are_made_listed_read_and_deleted_and_a_file_keeps_them(serve
         ({"entries": "one\teins\n\nOne\t"}, 400, "entry 3: expected a term"),
         ({"entries": "one\teins\none\tein"}, 400, "entry 2: its term has been given before"),
         ({"entries": " \n"}, 400, "there are none"),
+        ({"entries": f"{'a ' * 21}\tb"}, 400, "entry 1: its term has more than 20 words"),
         ({"entries": f"one\t{'x' * 1025}"}, 400, "entry 1: a term is longer than 1,024 bytes"),
         ({"entries": 'one,"ei"ns', "entries_format": "csv"}, 400, "not CSV"),
         ({"entries": "\n".join(f"{i}\t{'x' * 1000}" for i in range(1100))}, 413, "larger than 1,048,576 bytes"),

@@ -10,6 +10,7 @@ from itertools import pairwise
 
 from heed.apps.documents.items import EVERY_LINE, Item, Tag
 from heed.apps.documents.sentences import Span, Splitter, strip_span
+from heed.apps.documents.terms import Terms
 from heed.apps.documents.translation import Draft, Question
 
 _LINE = re.compile(r"\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
@@ -77,11 +78,12 @@ def read_text(text: str) -> list[Item]:
 class TextDraft:
     """A plain text as questions to the model, for who wants each sentence as soon as it is translated.
 
-    by_line: each line is a sentence.
+    by_line: each line is a sentence. terms: those that have a given translation; the sources hold it then.
     """
 
-    def __init__(self, text: str, split: Splitter, *, by_line: bool = False):
+    def __init__(self, text: str, split: Splitter, *, by_line: bool = False, terms: Terms | None = None):
         items = _read_lines(text) if by_line else read_text(text)
+        items = items if terms is None else terms.mark(items)
         self._draft = Draft(items, split=_whole if by_line else split)
         self.questions = self._draft.questions
         # The sentences as they stand in the text, and where each begins there.

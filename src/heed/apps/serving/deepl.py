@@ -58,7 +58,7 @@ ModelType = Literal["quality_optimized", "prefer_quality_optimized", "latency_op
 NO_LIMIT = 1_000_000_000_000  # what DeepL reports where there is none
 FORMALITIES = ("default", "prefer_more", "prefer_less")
 # What would change a translation and is not done, instead of ignored.
-NOT_SUPPORTED = ("glossary_id", "glossary_ids", "style_id", "custom_instructions", "translation_memory_id")
+NOT_SUPPORTED = ("glossary_ids", "style_id", "custom_instructions", "translation_memory_id")
 
 
 MAX_NAMES = 100  # of tags in a list
@@ -124,6 +124,7 @@ class TranslateFields(Wishes):
         default="1",
         description="Of plain texts. 0: each line is a sentence; nonewlines: a line end is a space. Default: 1.",
     )
+    glossary_id: Text = Field(default="", description="Of plain texts, with `source_lang`: a glossary of theirs.")
     context: Text = Field(default="", description="Ignored: a hint that no model here can take.")
     model_type: Annotated[ModelType | None, WithJsonSchema(choice(*get_args(ModelType)))] = Field(
         default=None, description="Answered by `model_type_used`; each pair of languages has one model."
@@ -135,6 +136,14 @@ class TranslateFields(Wishes):
         if value not in ("html", "xml"):
             raise Fault(400, "tag_handling must be html or xml")
         return value
+
+    @model_validator(mode="after")
+    def _has_plain_texts_in_a_known_language_for_a_glossary(self) -> Self:
+        if self.glossary_id and self.tag_handling:
+            raise Fault(400, "glossary_id is not supported with tag_handling")
+        if self.glossary_id and not self.source_lang:
+            raise Fault(400, "Value for 'source_lang' required: a glossary_id needs it")
+        return self
 
     @model_validator(mode="after")
     def _has_tags_to_split_at(self) -> Self:
@@ -162,6 +171,7 @@ class TranslateFields(Wishes):
 
 
 class DocumentFields(Wishes):
+    glossary_id: Text = Field(default="", description="Refused: glossaries are for plain texts.")
     file: Upload = Field(description="The document.")
     target_lang: Target
     source_lang: Code = Field(default="auto", description="Code of its language. Default: it is detected.")
@@ -211,6 +221,9 @@ def routes(service: Service, files: FileStore) -> list[Route]:
         texts = asked.text
         check_bytes(service, texts)
         given, target = deepl_languages(service, asked.source_lang, asked.target_lang)
+        glossary = service.glossaries.find(asked.glossary_id) if asked.glossary_id else None
+        if glossary is not None and (glossary.source_lang, glossary.target_lang) != (given, target):
+            raise Fault(400, "the glossary's languages are not source_lang and target_lang")
 
         # Languages, by our codes; without a source, each text's own.
         deadline = service.deadline()
@@ -232,7 +245,8 @@ def routes(service: Service, files: FileStore) -> list[Route]:
         else:
             joins = asked.split_sentences == "nonewlines"
             plain = [" ".join(text.splitlines()) for text in texts] if joins else texts
-            results = await service.translate(plain, pairs, by_line=asked.split_sentences == "0")
+            by_line = asked.split_sentences == "0"
+            results = await service.translate(plain, pairs, by_line=by_line, glossary=glossary)
             found = [translated.text for translated in results]
 
         # DeepL bills the characters of the source. A text that could not be read comes back with its fault.
@@ -298,6 +312,8 @@ def routes(service: Service, files: FileStore) -> list[Route]:
         fields = await parameters_with_file(request)
         check_key(service, request, fields)
         asked = read(DocumentFields, fields)
+        if asked.glossary_id:
+            raise Fault(400, "glossary_id is not supported for documents")
         name = asked.filename or asked.file.name
         kind = kind_of_file(name)
         given, target = deepl_languages(service, asked.source_lang, asked.target_lang)

@@ -12,6 +12,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from heed.apps.documents.terms import MAX_WORDS, n_words
 from heed.apps.serving.faults import Fault
 from heed.errors import HeedError
 from heed.runtime.files import whole_file
@@ -130,6 +131,8 @@ def read_entries(text: str, form: str) -> dict[str, str]:
             raise Fault(400, f"{where}: expected a term and its translation")
         if any(len(term.encode()) > MAX_TERM_BYTES or _CONTROL.search(term) for term in terms):
             raise Fault(400, f"{where}: a term is longer than {MAX_TERM_BYTES:,} bytes or has control characters")
+        if n_words(terms[0]) > MAX_WORDS:
+            raise Fault(400, f"{where}: its term has more than {MAX_WORDS} words")
         if terms[0] in entries:
             raise Fault(400, f"{where}: its term has been given before")
         entries[terms[0]] = terms[1]

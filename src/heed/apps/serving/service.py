@@ -16,11 +16,12 @@ from heed.apps.documents.items import Item
 from heed.apps.documents.plain_text import TextDraft
 from heed.apps.documents.sentences import splitter
 from heed.apps.documents.tagged_text import has_words
+from heed.apps.documents.terms import Terms
 from heed.apps.documents.translation import Question
 from heed.apps.serving.document_workers import FILES_AT_ONCE, DocumentWorkers
 from heed.apps.serving.doors import Doors
 from heed.apps.serving.engine import Engine, off_event_loop
-from heed.apps.serving.glossaries import GlossaryStore
+from heed.apps.serving.glossaries import Glossary, GlossaryStore
 from heed.apps.serving.languages import language_name
 from heed.apps.serving.metrics import Metrics
 from heed.apps.serving.request_queue import QueueFull, TooLate
@@ -278,11 +279,17 @@ class Service:
             self.engines[pair].queue.check_room()
 
     async def translate(
-        self, texts: Sequence[str], pairs: Sequence[tuple[str, str]], *, n_best: int = 1, by_line: bool = False
+        self,
+        texts: Sequence[str],
+        pairs: Sequence[tuple[str, str]],
+        *,
+        n_best: int = 1,
+        by_line: bool = False,
+        glossary: Glossary | None = None,
     ) -> list[Translated]:
         """Translates each text from and into its languages. Errors as for `Engine.translate`."""
         self.check_room(pairs)
-        drafts = await self.drafts(texts, pairs, by_line=by_line)
+        drafts = await self.drafts(texts, pairs, by_line=by_line, glossary=glossary)
         found: list[list[Answer | None]] = [[None] * len(draft.questions) for draft in drafts]
         async with aclosing(self.answers(drafts, pairs, n_best=n_best)) as results:
             async for text, place, answer in results:
@@ -290,15 +297,24 @@ class Service:
         return [_join(draft, answers, n_best) for draft, answers in zip(drafts, found, strict=True)]
 
     async def drafts(
-        self, texts: Sequence[str], pairs: Sequence[tuple[str, str]], *, by_line: bool = False
+        self,
+        texts: Sequence[str],
+        pairs: Sequence[tuple[str, str]],
+        *,
+        by_line: bool = False,
+        glossary: Glossary | None = None,
     ) -> list[TextDraft]:
         """The sentences of each text, or its lines."""
-        return await off_event_loop(
-            sum(map(len, texts)),
-            lambda: [
-                TextDraft(text, splitter(src), by_line=by_line) for text, (src, _) in zip(texts, pairs, strict=True)
-            ],
-        )
+
+        def made() -> list[TextDraft]:
+            terms = None if glossary is None else Terms(glossary.entries)
+            return [
+                TextDraft(text, splitter(src), by_line=by_line, terms=terms)
+                for text, (src, _) in zip(texts, pairs, strict=True)
+            ]
+
+        n_chars = sum(map(len, texts)) + (0 if glossary is None else glossary.n_bytes)
+        return await off_event_loop(n_chars, made)
 
     async def answers(
         self,
