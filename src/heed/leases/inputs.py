@@ -1,18 +1,43 @@
-"""The inputs of a plan, and how a plan is made once though many processes ask for it."""
+"""The plan of numbered parts: inputs as they were, the rows of each part, and the file that holds it.
 
-from collections.abc import Iterator, Mapping
+A plan is made once, though many processes ask for it.
+"""
+
+import hashlib
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, Field, ValidationError
 
 from heed.config import shown
-from heed.leases.storage import facts, is_url
-from heed.runtime.locks import locked
+from heed.errors import HeedError
+from heed.leases.storage import Facts, facts, is_url, read_whole, write_whole
+from heed.leases.worker import StopAll
+from heed.runtime.locks import LOCK, locked
 from heed.runtime.manifest import sha256_of
 
 PLAN = "plan.json"
+FORMAT = 1
+CHECKSUM = "checksum"
 PLANNED_SECONDS = 3600.0  # how long the plan of another process is awaited
+
+Count = Annotated[int, Field(ge=0)]
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class PlanFile(BaseModel):
+    """The content of a plan.json. checksum: of all else; the first plans have none."""
+
+    format: int
+    checksum: str | None = None
+
+
+M = TypeVar("M", bound=BaseModel)
+P = TypeVar("P", bound=PlanFile)
 
 
 @dataclass(frozen=True)
@@ -23,17 +48,83 @@ class Input:
     """
 
     name: str
-    n_bytes: int
+    n_bytes: Count
     digest: str
     version: str
-    rows: int
+    rows: Count
 
     def is_unchanged(self) -> bool:
         """Whether it has the content that was planned; reads it only if it was written since."""
-        found = facts(self.name)
-        if found is None or found.n_bytes != self.n_bytes:
+        return self._is(facts(self.name), by_date=True)
+
+    def _is(self, now: Facts | None, *, by_date: bool) -> bool:
+        """by_date: whether the same size and date are enough."""
+        if now is None or now.n_bytes != self.n_bytes:
             return False
-        return found.version == self.version or (not is_url(self.name) and sha256_of(Path(self.name)) == self.digest)
+        if is_url(self.name) or (by_date and now.version == self.version):
+            return now.version == self.version
+        return sha256_of(Path(self.name)) == self.digest
+
+
+class InputWatch:
+    """Checks again and again that inputs are what was planned; reads one only if it was written or replaced since."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Facts] = {}
+
+    def check(self, inputs: Iterable[Input]) -> None:
+        """StopAll names an input that is not what was planned."""
+        for one in inputs:
+            now, known = facts(one.name), self._known.get(one.name)
+            if now is None or now != known:
+                if now is None or not one._is(now, by_date=known is None):
+                    raise StopAll(
+                        f"{one.name}: is not what it was when it was planned; restore it, or begin again in another "
+                        "folder."
+                    )
+                self._known[one.name] = now
+
+
+def row_ranges(
+    sizes: Sequence[int], part_rows: int, *, apart: Collection[int] = ()
+) -> Iterator[list[tuple[int, int, int]]]:
+    """(input, first row, rows) of each part: all rows of inputs of these sizes in order, `part_rows` a part.
+
+    A part may begin in one input and end in another, unless that one's number is in `apart`.
+    """
+    ranges, left = list[tuple[int, int, int]](), part_rows
+    for number, size in enumerate(sizes):
+        if ranges and number in apart:
+            yield ranges
+            ranges, left = [], part_rows
+        first = 0
+        while first < size:
+            rows = min(left, size - first)
+            ranges.append((number, first, rows))
+            first, left = first + rows, left - rows
+            if left == 0:
+                yield ranges
+                ranges, left = [], part_rows
+    if ranges:
+        yield ranges
+
+
+def check_ranges(
+    parts: Sequence[Sequence[tuple[Any, ...]]], sizes: Sequence[int], part_rows: int, *, apart: Collection[int] = ()
+) -> None:
+    """ValueError unless the parts, ranges of rows that begin with the three numbers of `row_ranges`, are those."""
+    expected = row_ranges(sizes, max(1, part_rows), apart=apart)
+    if not all([tuple(rows[:3]) for rows in part] == next(expected, None) for part in parts) or any(expected):
+        raise ValueError("its parts are not all rows of its inputs, each row once and in order")
+
+
+def check_offsets(ranges: Iterable[tuple[int, int, int, int]], names: Sequence[str]) -> None:
+    """ValueError unless ranges of lines, (file, first row, rows, offset) in order, can begin at these bytes."""
+    least: dict[int, int] = {}
+    for number, first, rows, offset in ranges:
+        if offset < least.get(number, 0) or (first == 0 and offset != 0):
+            raise ValueError(f"row {first + 1:,} of {names[number]} does not begin at byte {offset:,}")
+        least[number] = offset + rows  # a line has an end, at least
 
 
 def counted(n: int, noun: str) -> str:
@@ -59,22 +150,67 @@ def _flat(values: Mapping[str, Any], name: str = "") -> dict[str, Any]:
     return flat
 
 
+def write_plan_file(name: str, content: Mapping[str, Any], **parts: Sequence[Any]) -> None:
+    """Writes plan.json, whole: a line for each fact and for each part, and a checksum of all."""
+    content = {"format": FORMAT, **content}
+    content = {**content, CHECKSUM: _checksum(json.loads(json.dumps({**content, **parts})))}
+    lines = [f" {json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}," for key, value in content.items()]
+    ((key, values),) = parts.items()
+    inside = ",\n".join(f"  {json.dumps(part)}" for part in values)
+    write_whole(name, "\n".join(["{", *lines, f' "{key}": [\n{inside}\n ]', "}"]) + "\n")
+
+
+def read_plan_file(name: str, kind: type[P]) -> P | None:
+    """The content of a plan.json, None if there is none. ValueError if it is damaged."""
+    content = read_whole(name)
+    if content is None:
+        return None
+    found = json.loads(content)
+    if not isinstance(found, dict):
+        raise ValueError("no JSON object")
+    if found.get("format") != FORMAT:
+        raise HeedError(f"{name}: format {shown(found.get('format'))}; this Heed reads format {FORMAT}.")
+    plan = checked_json(content, kind)
+    if plan.checksum not in (None, _checksum(found)):
+        raise ValueError("it was changed since it was written")
+    return plan
+
+
+def _checksum(content: Mapping[str, Any]) -> str:
+    others = {key: value for key, value in content.items() if key != CHECKSUM}
+    return hashlib.sha256(json.dumps(others, sort_keys=True).encode()).hexdigest()
+
+
+def checked_json(content: bytes, kind: type[M]) -> M:
+    """JSON as `kind`, no type of which is converted. ValueError says where it is another one."""
+    try:
+        return kind.model_validate_json(content, strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ValueError(": ".join(filter(None, (".".join(map(str, first["loc"])), first["msg"])))) from None
+
+
+def read_sidecar(name: str, kind: type[M]) -> dict[str, Any] | None:
+    """What a sidecar says; None if it is missing or damaged, so that its part is made again."""
+    content = read_whole(name)
+    with suppress(ValueError):
+        return None if content is None else checked_json(content, kind).model_dump()
+    return None
+
+
 @contextmanager
 def planning(out: str) -> Iterator[None]:
-    """Keeps other processes from planning at the same time; leaves no folder behind if planning fails."""
+    """Keeps other processes from planning at the same time; leaves no lock, and no folder if planning fails."""
     if is_url(out):
         yield  # no locks there: two plans of the same are the same
         return
     folder = Path(out)
-    locked_before = (folder / ".lock").exists()
     made = [one for one in (folder, *folder.parents) if not one.exists()]
-    try:
-        with locked(folder, wait=PLANNED_SECONDS):
+    with locked(folder, wait=PLANNED_SECONDS):
+        try:
             yield
-    finally:
-        if not (folder / PLAN).exists():
+        finally:
             with suppress(OSError):
-                if not locked_before:
-                    (folder / ".lock").unlink()
-                for one in made:
+                (folder / LOCK).unlink()
+                for one in made if not (folder / PLAN).exists() else ():
                     one.rmdir()

@@ -55,10 +55,14 @@ def _store(url: str) -> tuple[Any, str]:
 
 @dataclass(frozen=True)
 class Facts:
-    """Facts of a file, without reading it. version: changes with the content: an etag, or a time in ns."""
+    """Facts of a file, without reading it. version: changes with the content: an etag, or a time in ns.
+
+    replaced: changes also if another file of the same size and time takes its place.
+    """
 
     n_bytes: int
     version: str
+    replaced: str = ""
 
 
 def facts(name: str) -> Facts | None:
@@ -68,7 +72,7 @@ def facts(name: str) -> Facts | None:
             found = Path(name).stat()
         except FileNotFoundError:
             return None
-        return Facts(found.st_size, str(found.st_mtime_ns))
+        return Facts(found.st_size, str(found.st_mtime_ns), f"{found.st_dev} {found.st_ino} {found.st_ctime_ns}")
     file_system, path = _store(name)
     try:
         info = file_system.info(path)

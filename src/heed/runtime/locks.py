@@ -12,6 +12,7 @@ from heed.errors import HeedError
 from heed.runtime.files import disk_error, own_file
 
 log = logging.getLogger(__name__)
+LOCK = ".lock"
 QUIET_SECONDS = 1.0  # of waiting for another process, before it is said
 POLLED_SECONDS = 0.05
 
@@ -36,7 +37,7 @@ def locked(folder: Path, *, wait: float = 0.0) -> Iterator[None]:
     except ImportError:  # Windows
         yield
         return
-    path = folder / ".lock"
+    path = folder / LOCK
     try:
         folder.mkdir(parents=True, exist_ok=True)
         file = open(path, "a+", encoding="ascii", errors="replace", opener=own_file)  # noqa: SIM115  # below
@@ -66,12 +67,24 @@ def locked(folder: Path, *, wait: float = 0.0) -> Iterator[None]:
                     f"{folder}: its file system has no locks ({error.strerror}), so a second process could write there "
                     "at the same time; use another one, or see to it that no other does and set HEED_LOCKS=0."
                 ) from None
+        if not _is(file, path):  # whoever held it has removed it
+            with locked(folder, wait=wait):
+                yield
+            return
         if _holder(file) is None:
             raise HeedError(f"{path}: not a lock of Heed's; choose another folder.")
         file.truncate(0)
         file.write(str(os.getpid()))
         file.flush()
         yield
+
+
+def _is(file: TextIO, path: Path) -> bool:
+    """Whether the open file is the one that has this name now."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except OSError:
+        return False
 
 
 def _holder(lock: TextIO) -> str | None:

@@ -18,6 +18,12 @@ import pytest
 from tests.apps.cluster.places import MODEL, Run, command, digest, lines, n_parts
 from tests.end_to_end.test_nothing_is_lost import children_of
 
+from heed.apps.cluster.plan import Work, make_plan, manifest_hash, read_plan, write_plan
+from heed.apps.cluster.plan import sidecar as read_sidecar_of
+from heed.apps.cluster.worker import Loading, Worker
+from heed.data.reading.columns import Columns
+from heed.errors import HeedError
+
 N_KILLS = int(os.environ.get("HEED_KILLS", "1"))
 EXACT = ("--precision", "fp32")
 
@@ -114,6 +120,112 @@ def test_another_input_model_or_setting_is_refused(shards, tmp_path):
     refused = shards()
     assert refused.returncode == 1 and "lines.txt.hash" in refused.stderr and refused.stderr.count("\n") <= 2
     assert digest(tmp_path / "out") == first
+
+
+def edited(path: Path, edit, *, checksum: bool = True) -> None:
+    """Writes a plan or a sidecar with an edit."""
+    content = json.loads(path.read_text())
+    edit(content)
+    if not checksum:
+        del content["checksum"]  # as in the first plans
+    path.write_text(json.dumps(content))
+
+
+PLAN_EDITS = {
+    "a part less": lambda plan: plan["parts"].pop(),
+    "no part": lambda plan: plan["parts"].clear(),
+    "a row less": lambda plan: plan["parts"][0][0].__setitem__(2, 29),
+    "a count below zero": lambda plan: plan["parts"][1][0].__setitem__(2, -30),
+    "a part twice": lambda plan: plan["parts"].__setitem__(2, plan["parts"][1]),
+    "parts in another order": lambda plan: plan["parts"].reverse(),
+    "an input that is not there": lambda plan: plan["parts"][3][0].__setitem__(0, 1),
+    "a byte of another part": lambda plan: plan["parts"][2][0].__setitem__(3, plan["parts"][1][0][3]),
+    "a byte below zero": lambda plan: plan["parts"][0][0].__setitem__(3, -1),
+    "a number too many": lambda plan: plan["parts"][1][0].append(0),
+    "text for a number": lambda plan: plan["parts"][1][0].__setitem__(1, "30"),
+    "a fraction": lambda plan: plan["parts"][1][0].__setitem__(1, 30.0),
+    "true for a number": lambda plan: plan["parts"][0][0].__setitem__(0, False),
+    "parts of no row": lambda plan: plan.update(part_lines=0),
+    "rows beyond all parts": lambda plan: plan["inputs"][0].update(rows=10**18),
+    "an unknown task": lambda plan: plan.update(task="delete"),
+    "an unknown precision": lambda plan: plan.update(precision="int1"),
+    "no inputs": lambda plan: plan.pop("inputs"),
+    "settings that are a list": lambda plan: plan.update(settings=[]),
+}
+
+
+def test_a_plan_whose_parts_are_not_all_rows_once_is_refused_as_damaged(shards, tmp_path):
+    assert shards().returncode == 0
+    plan = tmp_path / "out" / "plan.json"
+    good = plan.read_text()
+    for name, edit in PLAN_EDITS.items():
+        plan.write_text(good)
+        edited(plan, edit, checksum=False)
+        with pytest.raises(HeedError, match=r"plan\.json: damaged \("):
+            read_plan(str(tmp_path / "out"))
+            pytest.fail(name)
+    plan.write_text(good)
+    edited(plan, lambda plan: plan["parts"][1][0].__setitem__(3, plan["parts"][1][0][3] + 1))
+    refused = shards()
+    assert refused.returncode == 1 and "it was changed since it was written" in refused.stderr
+    plan.write_text(good)
+    edited(plan, lambda plan: None, checksum=False)
+    assert shards().returncode == 0
+
+
+def test_a_damaged_sidecar_means_that_its_part_is_made_again(shards, tmp_path):
+    assert shards().returncode == 0
+    first, out = digest(tmp_path / "out"), tmp_path / "out"
+    sidecar = out / "part-00001.txt.json"
+    good = sidecar.read_text()
+    edits = [lambda said, key=key: said.pop(key) for key in json.loads(good)]
+    wrong = {"seconds": "x", "tokens": -1, "rows": 30.0, "threads": 0, "instruction_set": None, "cpu_seconds": 1e999}
+    edits += [lambda said, key=key, value=value: said.update({key: value}) for key, value in wrong.items()]
+    plan = read_plan(str(out))
+    for edit in edits:
+        sidecar.write_text(good)
+        edited(sidecar, edit)
+        assert read_sidecar_of(str(out), plan, 1) is None
+    for content in ("", "[]", "{", '{"plan": 1}', "null"):
+        sidecar.write_text(content)
+        assert read_sidecar_of(str(out), plan, 1) is None
+    again = shards()
+    assert again.returncode == 0 and "3 of 4 parts are already there" in again.stderr
+    assert digest(out) == first
+
+
+def test_an_input_that_is_replaced_while_it_is_read_is_refused_by_name(tmp_path):
+    path = tmp_path / "lines.txt"
+    path.write_text("a dog runs .\n" * 4)
+    work = Work("translate", str(MODEL), manifest_hash(MODEL), {}, "fp32", Columns(("text",)), "text", 2)
+    write_plan(str(tmp_path), make_plan([str(path)], work))
+    worker = Worker(Loading(str(tmp_path), str(MODEL), 1, "cpu", 0))
+    assert "done" in worker.attempt(0)
+    state = path.stat()
+    (tmp_path / "other").write_text("a cat runs .\n" * 4)
+    os.utime(tmp_path / "other", ns=(state.st_atime_ns, state.st_mtime_ns))
+    os.replace(tmp_path / "other", path)
+    assert "lines.txt: is not what it was when it was planned" in worker.attempt(1)["stop"]
+    path.write_text("a dog runs .\n" * 4)  # the planned text, written anew
+    assert "done" in worker.attempt(1)
+    worker.close()
+
+
+def test_a_complete_folder_on_a_disk_that_is_read_only_is_complete(shards, tmp_path):
+    read_only = [
+        "unshare",
+        "-rm",
+        "sh",
+        "-c",
+        'mount --bind out out && mount -o remount,bind,ro out && exec "$@"',
+        "sh",
+    ]
+    assert shards().returncode == 0
+    if subprocess.run([*read_only, "sh", "-c", "! touch out/x"], cwd=tmp_path, capture_output=True).returncode:
+        pytest.skip("no mounts of one's own here")
+    words = ["translate-shards", MODEL, "--in", "lines.txt", "--out", "out", "--part-lines", 30, *EXACT]
+    done = subprocess.run([*read_only, *command(*words)], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stderr.endswith("out: 4 parts, complete.\n"), done.stderr
 
 
 def test_bad_rows_are_listed_up_to_a_number(shards, tmp_path):

@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ from heed.data.preparation import job
 from heed.data.preparation import plan as plans
 from heed.data.preparation import rules as filters
 from heed.data.preparation.job import Workforce
+from heed.data.preparation.shard import ShardLoading
 from heed.data.reading.files import refuse_both_sides, training_files
 from heed.errors import HeedError
 from heed.text.tokenizer import TokenizerSettings, train_tokenizer
@@ -236,13 +238,61 @@ def test_a_damaged_shard_is_made_again_alone(tmp_path, text, tokenizer):
     with pytest.raises(HeedError, match=r"delete it and .*index, and run heed prepare again"):
         corpus.shard(2)
     dates = {path.name: path.stat().st_mtime_ns for path in shards.glob("shard-*.json")}
-    for folder in (shards / "shard-00002", shards / "index"):
-        for file in folder.iterdir():
-            file.unlink()
-        folder.rmdir()
     prepared(data, tmp_path / "run", given=tokenizer)
     assert digest(tmp_path / "run") == before
     assert [name for name, date in dates.items() if (shards / name).stat().st_mtime_ns != date] == ["shard-00002.json"]
+
+
+def test_what_is_lost_of_a_complete_corpus_is_made_again_and_damaged_plans_are_refused(tmp_path, text, tokenizer):
+    data = settings(*text, drop_duplicates=True)
+    prepared(data, tmp_path / "run", given=tokenizer)
+    before, shards = digest(tmp_path / "run"), tmp_path / "run/data/shards"
+    lost, cut = shards / "shard-00001", shards / "shard-00003"
+    shutil.rmtree(lost)
+    (cut / "tgt.bin").write_bytes((cut / "tgt.bin").read_bytes()[:-2])
+    sidecar = shards / "shard-00002.json"
+    sidecar.write_text(sidecar.read_text().replace('"kept": ', '"kept": -'))
+    said: list[str] = []
+    prepared(data, tmp_path / "run", given=tokenizer, lines=said)
+    assert any("shard-00001: missing or damaged, with 1 others" in line for line in said)
+    assert digest(tmp_path / "run") == before
+
+    plan = shards / "plan.json"
+    good = json.loads(plan.read_text())
+    edits = [
+        lambda plan: plan["shards"].pop(),
+        lambda plan: plan["shards"][1][0].__setitem__(2, -50),
+        lambda plan: plan["shards"][1][0].__setitem__(1, 0),
+        lambda plan: plan["shards"][1][0][3].__setitem__(1, 0),
+        lambda plan: plan["shards"][1][0][3].pop(),
+        lambda plan: plan["shards"][1][0].__setitem__(0, 7),
+        lambda plan: plan["sources"][0][1].update(rows=239),
+        lambda plan: plan["settings"].update(max_tokens="long"),
+        lambda plan: plan["settings"].pop("columns"),
+        lambda plan: plan.update(given=-1),
+    ]
+    for edit in edits:
+        changed = json.loads(json.dumps(good))
+        edit(changed)
+        for content in (changed, {key: value for key, value in changed.items() if key != "checksum"}):
+            plan.write_text(json.dumps(content))
+            with pytest.raises(HeedError, match=r"plan\.json: damaged \(.*choose another --run"):
+                plans.read_plan(shards)
+
+
+@pytest.mark.parametrize("kind", ["hashes", "shard"])
+def test_text_that_is_replaced_while_it_is_prepared_is_refused_by_name(tmp_path, text, tokenizer, kind):
+    (src, _), _ = text
+    made = preparation(settings(*text, drop_duplicates=kind == "hashes"), tmp_path / "run", given=tokenizer)
+    made.begin()
+    worker = ShardLoading(str(tmp_path / "run/data/shards"), 1).make()
+    assert "done" in worker.attempt(0)
+    state = os.stat(src)
+    (tmp_path / "other").write_text(Path(src).read_text().replace("a", "o", 1))
+    os.utime(tmp_path / "other", ns=(state.st_atime_ns, state.st_mtime_ns))
+    os.replace(tmp_path / "other", src)
+    assert "train.en: is not what it was when it was planned" in worker.attempt(1)["stop"]
+    worker.close()
 
 
 def test_text_that_has_changed_is_refused_and_text_that_was_moved_is_not(tmp_path, text, tokenizer):

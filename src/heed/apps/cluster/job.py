@@ -6,6 +6,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -34,12 +35,13 @@ from heed.decoding.settings import DecodingOptions, SamplingSettings
 from heed.errors import HeedError
 from heed.leases.crews import Crew, Processes, RayActors, ThisProcess, check_address
 from heed.leases.driver import Driver, Outcome
-from heed.leases.inputs import counted
+from heed.leases.inputs import InputWatch, counted
 from heed.leases.packages import needed
-from heed.leases.storage import is_passing, is_url, joined, write_whole
+from heed.leases.storage import is_passing, is_url, joined, read_whole, write_whole
 from heed.runtime.cores import n_cores
 from heed.runtime.device import DecodingPrecisionChoice
 from heed.runtime.files import remove_unfinished
+from heed.runtime.locks import LOCK
 
 Report = Callable[[str], None]
 
@@ -89,6 +91,8 @@ def _run(job: Job, report: Report) -> None:
     check_cluster(job)
     names, work = _work(job, report)
     plan = agreed_plan(job.out, names, work, report)
+    inputs = InputWatch()
+    inputs.check(plan.inputs)
     mine = [part for part in range(len(plan.parts)) if part % job.share[1] == job.share[0] - 1]
     outcome = Outcome()
     for part in mine:
@@ -116,6 +120,7 @@ def _run(job: Job, report: Report) -> None:
             f"{len(outcome.given_up):,} of {len(mine):,} parts were given up ({shown}): {first} Run the same command "
             "again for them."
         )
+    inputs.check(plan.inputs)
     _finish(job, plan, outcome, report)
 
 
@@ -182,10 +187,11 @@ def _work(job: Job, report: Report) -> tuple[list[str], Work]:
     if job.task == "translate":
         splitter(folder.card.src)  # says if its package is missing
     settings = recipe_settings(folder, job.decoding, where=str(job.model)).model_dump()
-    precision: str = job.precision
-    if precision == "auto":
-        planned = read_plan(job.out)  # nodes of several kinds work in the precision that the first one chose
-        precision = planned.work.precision if planned else choose_precision(folder.model, "auto", report=report)
+    # Nodes of several kinds work in the precision that the first one chose.
+    if job.precision == "auto" and (planned := read_plan(job.out)) is not None:
+        precision = planned.work.precision
+    else:
+        precision = choose_precision(folder.model, job.precision, report=report)
     work = Work(
         job.task,
         str(job.model.resolve()),
@@ -300,13 +306,18 @@ def _finish(job: Job, plan: Plan, outcome: Outcome, report: Report) -> None:
         report(
             f"Machines of several kinds worked ({of}): done again on another kind, a part may differ in its last bits."
         )
-    if not is_url(job.out):
-        remove_unfinished(Path(job.out))
-        remove_unfinished(Path(job.out, "errors"))
     sums = {key: sum(said[key] for said in everything.values()) for key in ("rows", "bad_rows", "tokens")}
     seconds = sum(said["seconds"] * said["threads"] for said in everything.values())
     content = {"parts": len(plan.parts), **sums, "core_seconds": round(seconds, 1), "plan": plan.digest}
-    write_whole(joined(job.out, SUCCESS), json.dumps(content, indent=1) + "\n")
+    text = json.dumps(content, indent=1) + "\n"
+    if read_whole(joined(job.out, SUCCESS)) != text.encode():  # a complete folder may lie on a disk that is read only
+        if not is_url(job.out):
+            remove_unfinished(Path(job.out))
+            remove_unfinished(Path(job.out, ERRORS))
+        write_whole(joined(job.out, SUCCESS), text)
+    if not is_url(job.out):
+        with suppress(OSError):
+            Path(job.out, LOCK).unlink()  # of an earlier version
     report(f"{job.out}: {counted(len(plan.parts), 'part')}, complete.")
 
 

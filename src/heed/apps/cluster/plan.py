@@ -2,25 +2,42 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field
 
 from heed.config import shown
-from heed.data.reading.columns import examine, format_of
+from heed.data.reading.columns import examine_input, format_of
 from heed.data.reading.json_lines import JsonReader, infer_schema
 from heed.data.reading.parquet import check_json_types, common_schema
 from heed.data.reading.rows import FORMATS, Columns, Format, Range, check_columns
 from heed.errors import HeedError
-from heed.leases.inputs import PLAN, Input, counted, differences, planning
-from heed.leases.storage import facts, is_url, joined, matching, read_whole, write_whole
+from heed.leases.inputs import (
+    PLAN,
+    Count,
+    Input,
+    PlanFile,
+    Seconds,
+    check_offsets,
+    check_ranges,
+    counted,
+    differences,
+    planning,
+    read_plan_file,
+    read_sidecar,
+    row_ranges,
+    write_plan_file,
+)
+from heed.leases.storage import facts, is_url, joined, matching
+from heed.runtime.device import DecodingPrecision
 from heed.runtime.manifest import MANIFEST, sha256_of
 
 SUCCESS, ERRORS = "_SUCCESS", "errors"
-FORMAT = 1
 MAX_PARTS = 100_000  # a plan of more would be read for seconds by every worker
 Task = Literal["translate", "score"]
 ADDED: dict[Task, tuple[str, ...]] = {"translate": ("translation", "score", "ended"), "score": ("log_prob", "score")}
@@ -38,7 +55,7 @@ class Work:
     model: str
     manifest: str
     settings: dict[str, Any]
-    precision: str
+    precision: DecodingPrecision
     columns: Columns
     output: Format
     part_lines: int
@@ -94,6 +111,48 @@ class Plan:
     def digest(self) -> str:
         """Of its identity; every part's sidecar names it."""
         return hashlib.sha256(json.dumps(self.identity(), sort_keys=True).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class _ModelFacts:
+    folder: str
+    manifest_sha256: str
+
+
+@dataclass(frozen=True)
+class _ColumnFacts:
+    read: tuple[str, ...]
+    schema: str | None
+    prefix: str
+
+
+class _PlanFile(PlanFile):
+    task: Task
+    inputs: tuple[Input, ...]
+    model: _ModelFacts
+    settings: dict[str, Any]
+    sampling: dict[str, Any] | None = None
+    precision: DecodingPrecision
+    columns: _ColumnFacts
+    output: Format
+    part_lines: int
+    parts: tuple[tuple[Range, ...], ...]
+
+
+class Sidecar(BaseModel):
+    """What the sidecar of a part says. plan: the plan's digest."""
+
+    plan: str
+    rows: Count
+    bad_rows: Count
+    bytes: Count
+    hash: str
+    seconds: Seconds
+    cpu_seconds: Seconds
+    threads: Annotated[int, Field(ge=1)]
+    tokens: Count
+    instruction_set: str
+    precision: str
 
 
 def manifest_hash(model: str | Path) -> str:
@@ -176,17 +235,10 @@ def make_plan(names: Sequence[str], work: Work) -> Plan:
     """
     inputs, starts, before = [], [], 0
     for name in names:
-        found = facts(name)
-        if found is None:
-            raise HeedError(f"{name}: was deleted.")
-        try:
-            examined = examine(name, work.columns.read, every=work.part_lines, before=before)
-        except OSError as error:
-            raise HeedError(f"{name}: cannot be read ({error.strerror or error}).") from None
-        digest = found.version if examined.digest is None else examined.digest
-        inputs.append(Input(name, found.n_bytes, digest, found.version, examined.rows))
-        starts.append(examined.offsets)
-        before += examined.rows
+        one, offsets = examine_input(name, work.columns.read, every=work.part_lines, before=before)
+        inputs.append(one)
+        starts.append(offsets)
+        before += one.rows
     if before == 0:
         raise HeedError(f"{names[0]}{' and the others' if len(names) > 1 else ''}: no row to {work.task}.")
     n_parts = -(-before // work.part_lines)
@@ -195,60 +247,42 @@ def make_plan(names: Sequence[str], work: Work) -> Plan:
             f"{before:,} rows make {n_parts:,} parts, more than {MAX_PARTS:,}; set --part-lines to "
             f"{-(-before // MAX_PARTS):,} or more."
         )
-    return Plan(tuple(inputs), work, tuple(_parts(inputs, starts, work.part_lines)))
-
-
-def _parts(
-    inputs: Sequence[Input], starts: Sequence[Mapping[int, int]], part_lines: int
-) -> Iterator[tuple[Range, ...]]:
-    """All rows in order, `part_lines` a part; a part may begin in one file and end in another."""
-    ranges, left = list[Range](), part_lines
-    for number, one in enumerate(inputs):
-        first = 0
-        while first < one.rows:
-            rows = min(left, one.rows - first)
-            ranges.append(Range(number, first, rows, starts[number].get(first, 0)))
-            first, left = first + rows, left - rows
-            if left == 0:
-                yield tuple(ranges)
-                ranges, left = [], part_lines
-    if ranges:
-        yield tuple(ranges)
+    parts = (
+        tuple(Range(number, first, rows, starts[number].get(first, 0)) for number, first, rows in ranges)
+        for ranges in row_ranges([one.rows for one in inputs], work.part_lines)
+    )
+    return Plan(tuple(inputs), work, tuple(parts))
 
 
 def write_plan(out: str, plan: Plan) -> None:
     """Writes plan.json, whole."""
     content = {
-        "format": FORMAT,
         **plan.identity(),
         "inputs": [vars(one) for one in plan.inputs],
         "model": {"folder": plan.work.model, "manifest_sha256": plan.work.manifest},
         "columns": {"read": plan.work.columns.read, "schema": plan.work.columns.schema, "prefix": plan.work.prefix},
     }
-    lines = [f" {json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}," for key, value in content.items()]
-    parts = ",\n".join(f"  {json.dumps(part)}" for part in plan.parts)
-    write_whole(joined(out, PLAN), "\n".join(["{", *lines, f' "parts": [\n{parts}\n ]', "}"]) + "\n")
+    write_plan_file(joined(out, PLAN), content, parts=plan.parts)
 
 
 def read_plan(out: str) -> Plan | None:
     """The plan in a folder, None if there is none. HeedError if it is damaged."""
     name = joined(out, PLAN)
-    content = read_whole(name)
-    if content is None:
-        return None
     try:
-        found = json.loads(content)
-        if found["format"] != FORMAT:
-            raise HeedError(f"{name}: format {shown(found['format'])}; this Heed reads format {FORMAT}.")
-        columns, model = found["columns"], found["model"]
+        found = read_plan_file(name, _PlanFile)
+        if found is None:
+            return None
+        columns, model = found.columns, found.model
         work = Work(
-            found["task"], model["folder"], model["manifest_sha256"], found["settings"], found["precision"],
-            Columns(tuple(columns["read"]), columns["schema"]), found["output"],
-            found["part_lines"], columns["prefix"], found.get("sampling"),
+            found.task, model.folder, model.manifest_sha256, found.settings, found.precision,
+            Columns(columns.read, columns.schema), found.output, found.part_lines, columns.prefix, found.sampling,
         )  # fmt: skip
-        parts = tuple(tuple(Range(*rows) for rows in part) for part in found["parts"])
-        return Plan(tuple(Input(**one) for one in found["inputs"]), work, parts)
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        check_ranges(found.parts, [one.rows for one in found.inputs], work.part_lines)
+        names = [one.name for one in found.inputs]
+        if format_of(names[0]) != "parquet":
+            check_offsets(chain.from_iterable(found.parts), names)
+        return Plan(found.inputs, work, found.parts)
+    except (ValueError, RecursionError) as error:
         raise HeedError(f"{name}: damaged ({error}); choose another folder.") from None
 
 
@@ -308,18 +342,15 @@ def sidecar(out: str, plan: Plan, part: int, *, thorough: bool = True) -> dict[s
     thorough: compares the hash of the part; else only its size.
     """
     name = joined(out, plan.name_of(part))
-    content = read_whole(name + ".json")
-    if content is None:
-        return None
-    with suppress(ValueError, KeyError, TypeError):
-        said: dict[str, Any] = json.loads(content)
-        found = facts(name)
-        if (
-            found is not None
-            and said["plan"] == plan.digest
-            and said["bytes"] == found.n_bytes
-            and said["rows"] + said["bad_rows"] == plan.rows_of(part)
-            and (not thorough or said["hash"] == part_hash(name))
-        ):
-            return said
+    said, found = read_sidecar(name + ".json", Sidecar), facts(name)
+    if (
+        said is not None
+        and found is not None
+        and said["plan"] == plan.digest
+        and said["bytes"] == found.n_bytes
+        and said["rows"] + said["bad_rows"] == plan.rows_of(part)
+        and (not thorough or said["hash"] == part_hash(name))
+        and (said["bad_rows"] == 0 or facts(joined(out, plan.errors_of(part))) is not None)
+    ):
+        return said
     return None

@@ -15,6 +15,7 @@ from heed.apps.documents.split_text import SplitText, split_text
 from heed.data.reading.columns import Sources
 from heed.data.reading.rows import Rows
 from heed.errors import HeedError
+from heed.leases.inputs import InputWatch
 from heed.leases.storage import facts, joined, whole, write_whole
 from heed.leases.worker import StopAll, attempted, serve
 
@@ -80,7 +81,7 @@ class Worker:
             languages=(model.card.src, model.card.tgt),
         )
         self._sources = Sources([one.name for one in plan.inputs], work.columns, output=work.output)
-        self._checked: set[int] = set()
+        self._inputs = InputWatch()
         self._instructions = f"{torch.backends.cpu.get_cpu_capability()}, {_kernels()}"
         if loading.device != "cpu":
             self._instructions = torch.cuda.get_device_name(torch.device(loading.device))
@@ -99,8 +100,8 @@ class Worker:
     def _make(self, part: int) -> dict[str, Any]:
         """Writes a part and its sidecar, which is returned."""
         plan, started, used = self._plan, time.monotonic(), time.process_time()
-        for rows in plan.parts[part]:
-            self._check_input(rows.input)
+        inputs = [plan.inputs[rows.input] for rows in plan.parts[part]]
+        self._inputs.check(inputs)
         name = joined(self._out, plan.name_of(part))
         faults: list[dict[str, Any]] = []
         n_rows = n_tokens = 0
@@ -120,6 +121,7 @@ class Worker:
                     self._check_faults(faults)
             finally:
                 writer.close()
+            self._inputs.check(inputs)  # again: what was read must be what was planned
             said = {"bytes": path.stat().st_size, "hash": part_hash(str(path))}
         if faults:
             lines = "".join(json.dumps(fault, ensure_ascii=False) + "\n" for fault in faults)
@@ -141,13 +143,6 @@ class Worker:
             said["hash"] = found.version  # the store's own, which is asked for without reading the part
         write_whole(name + ".json", json.dumps(said, indent=1) + "\n")
         return said
-
-    def _check_input(self, number: int) -> None:
-        """HeedError if an input is not what was planned. Once for each: hashing takes time."""
-        one = self._plan.inputs[number]
-        if number not in self._checked and not one.is_unchanged():
-            raise HeedError(f"{one.name}: is not what it was when it was planned.")
-        self._checked.add(number)
 
     def _check_faults(self, faults: list[dict[str, Any]]) -> None:
         if len(faults) > self._loading.max_errors:

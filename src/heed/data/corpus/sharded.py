@@ -21,7 +21,7 @@ from heed.errors import HeedError
 from heed.runtime.files import whole_file, whole_folder
 from heed.runtime.json_files import MAX_LIST_BYTES, read_json, write_json
 from heed.runtime.locks import NoLocks, locked
-from heed.runtime.manifest import MANIFEST, check, seal, sha256_of
+from heed.runtime.manifest import MANIFEST, check, manifest, seal, sha256_of
 
 INDEX = "index"  # the folder of what is known of all shards; it comes last
 INDEX_FILES = ("shards.json", "lengths.npy", "counts.npy")
@@ -96,6 +96,11 @@ class ShardedCorpus:
         """The file in which a line of a pair stands, and its number there."""
         return place_of_line(self._texts, line)
 
+    def lost(self) -> list[str]:
+        """The names of the shards whose files are not all there with their sizes."""
+        shards = zip(self._names, self._manifests, strict=True)
+        return [name for name, sha256 in shards if not is_whole(self.folder / name, sha256)]
+
     def shard(self, number: int) -> ParallelCorpus:
         """A shard, verified if this node has not read it yet; the last ones that were asked for stay open."""
         if number in self._open:
@@ -167,6 +172,16 @@ class ShardedCorpus:
     def _shards_of(self, rows: NDArray[Any]) -> NDArray[np.int64]:
         found: NDArray[np.int64] = np.searchsorted(self.starts, rows, side="right") - 1
         return found
+
+
+def is_whole(shard: Path, manifest_sha256: str) -> bool:
+    """Whether a shard's manifest is this one, and its files are there with the sizes that it names."""
+    try:
+        if sha256_of(shard / MANIFEST) != manifest_sha256:
+            return False
+        return all((shard / name).stat().st_size == of["bytes"] for name, of in manifest(shard).items())
+    except (HeedError, OSError):
+        return False
 
 
 def write_index(

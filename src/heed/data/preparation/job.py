@@ -183,6 +183,14 @@ class Preparation:
         if not ((folder / f"{DEV}.report.json").exists() and (folder / DEV).is_dir()):
             self._encode_dev(tokenizer)
 
+        # What is lost is made again; an index without it would call the corpus complete.
+        if (self._shards / INDEX).exists():
+            sizes: dict[str, Any] = {"vocab_size": len(tokenizer), "src_vocab_size": tokenizer.src_vocab_size}
+            if lost := ShardedCorpus(self._shards, **sizes).lost():
+                more = f", with {len(lost) - 1:,} others" if len(lost) > 1 else ""
+                self._report(f"{self._shards / lost[0]}: missing or damaged{more}; it is made again.")
+                shutil.rmtree(self._shards / INDEX)
+
     def _agreed_plan(self, *, joined: bool | None) -> ShardPlan:
         """The plan of before, or a new one."""
         names = [list(map(os.path.abspath, source_of(pair))) for pair in self._files.train]

@@ -9,26 +9,35 @@ import hashlib
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
+from pydantic import Field
 
-from heed.config import shown
+from heed.data.reading.columns import format_of
 from heed.data.reading.pairs import ExaminedSource, PairRange, examine_source
 from heed.data.reading.text_files import TextFiles
 from heed.errors import HeedError
-from heed.leases.inputs import PLAN, Input
-from heed.leases.storage import read_whole, write_whole
+from heed.leases.inputs import (
+    PLAN,
+    Count,
+    Input,
+    PlanFile,
+    check_offsets,
+    check_ranges,
+    read_plan_file,
+    row_ranges,
+    write_plan_file,
+)
 from heed.runtime.files import whole_file
 from heed.runtime.json_files import MAX_LIST_BYTES, read_json, write_json
 from heed.runtime.manifest import sha256_of
 
-FORMAT = 1
 SOURCES = "sources.json"  # in RUN/data: sizes, dates and hashes of the text files
 MOST_JOINED = 10_000_000  # pairs of a corpus that becomes one shard
 SHARD_PAIRS = 1_000_000
@@ -62,6 +71,11 @@ class ShardSettings:
     tgt_symbols: bool = False
     tags: tuple[str | None, ...] = ()
     parts: tuple[int, ...] = ()
+
+    @property
+    def first_of_parts(self) -> set[int]:
+        """The sources that a shard begins with."""
+        return {0, *np.cumsum(self.parts, dtype=np.int64).tolist()}
 
 
 class Job(NamedTuple):
@@ -179,7 +193,7 @@ def make_plan(
     joined: None joins the shards unless they have more than MOST_JOINED pairs. HeedError if a source is damaged, or if
     there is no pair.
     """
-    first_of_parts = {0, *np.cumsum(settings.parts).tolist()}
+    first_of_parts = settings.first_of_parts
     found, before = list[ExaminedSource](), 0
     for number, names in enumerate(sources):
         before = 0 if number in first_of_parts else before
@@ -194,71 +208,53 @@ def make_plan(
             f"{n_pairs:,} pairs make {n_shards:,} shards, more than {MAX_SHARDS:,}; set data.shard_pairs to "
             f"{-(-n_pairs // MAX_SHARDS):,} or more."
         )
-    shards = tuple(_shards(found, settings.shard_pairs, first_of_parts))
+    shards = tuple(
+        tuple(PairRange(number, first, rows, found[number].offsets(first)) for number, first, rows in ranges)
+        for ranges in row_ranges([source.rows for source in found], settings.shard_pairs, apart=first_of_parts)
+    )
     joined = n_pairs <= MOST_JOINED if joined is None else joined
     return ShardPlan(tuple(source.files for source in found), n_given, settings, shards, joined)
-
-
-def _shards(
-    sources: Sequence[ExaminedSource], shard_pairs: int, first_of_parts: set[int]
-) -> Iterator[tuple[PairRange, ...]]:
-    """All pairs in order; a shard may begin in one source and end in another of the same part."""
-    ranges, left = list[PairRange](), shard_pairs
-    for number, source in enumerate(sources):
-        if ranges and number in first_of_parts:
-            yield tuple(ranges)
-            ranges, left = [], shard_pairs
-        first = 0
-        while first < source.rows:
-            rows = min(left, source.rows - first)
-            nowhere = (0,) * len(source.files)
-            ranges.append(PairRange(number, first, rows, source.starts.get(first, nowhere)))
-            first, left = first + rows, left - rows
-            if left == 0:
-                yield tuple(ranges)
-                ranges, left = [], shard_pairs
-    if ranges:
-        yield tuple(ranges)
 
 
 def write_plan(folder: Path, plan: ShardPlan) -> None:
     """Writes plan.json, whole."""
     content = {
-        "format": FORMAT,
         "sources": [[vars(file) for file in files] for files in plan.sources],
         "given": plan.n_given,
         "settings": asdict(plan.settings),
         "joined": plan.joined,
     }
-    lines = [f" {json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}," for key, value in content.items()]
-    shards = ",\n".join(f"  {json.dumps(shard)}" for shard in plan.shards)
-    write_whole(str(folder / PLAN), "\n".join(["{", *lines, f' "shards": [\n{shards}\n ]', "}"]) + "\n")
+    write_plan_file(str(folder / PLAN), content, shards=plan.shards)
+
+
+class _PlanFile(PlanFile):
+    sources: tuple[Annotated[tuple[Input, ...], Field(min_length=1, max_length=2)], ...]
+    given: Count
+    settings: ShardSettings
+    joined: bool = False
+    shards: tuple[tuple[PairRange, ...], ...]
 
 
 def read_plan(folder: Path) -> ShardPlan | None:
     """The plan in a folder, None if there is none. HeedError if it is damaged."""
     path = folder / PLAN
-    content = read_whole(str(path))
-    if content is None:
-        return None
     try:
-        found = json.loads(content)
-        if found["format"] != FORMAT:
-            raise HeedError(f"{path}: format {shown(found['format'])}; this Heed reads format {FORMAT}.")
-        settings: Mapping[str, Any] = found["settings"]
-        sets = {name: (src, tgt) for name, (src, tgt) in settings["sets"].items()}
-        lists = {name: tuple(settings[name]) for name in ("columns", "tags", "parts") if name in settings}
-        return ShardPlan(
-            tuple(tuple(Input(**file) for file in files) for files in found["sources"]),
-            int(found["given"]),
-            ShardSettings(**{**settings, **lists, "sets": sets}),
-            tuple(
-                tuple(PairRange(source, first, rows, tuple(offsets)) for source, first, rows, offsets in shard)
-                for shard in found["shards"]
-            ),
-            bool(found.get("joined")),
-        )
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        found = read_plan_file(str(path), _PlanFile)
+        if found is None:
+            return None
+        settings, sizes = found.settings, [files[0].rows for files in found.sources]
+        check_ranges(found.shards, sizes, settings.shard_pairs, apart=settings.first_of_parts)
+        ranges = list(chain.from_iterable(found.shards))
+        if any(len({file.rows for file in files}) > 1 for files in found.sources) or any(
+            len(rows.offsets) != len(found.sources[rows.source]) for rows in ranges
+        ):
+            raise ValueError("sources and ranges have different numbers of rows or files")
+        for side in (0, 1):
+            names = [files[side].name if side < len(files) else "" for files in found.sources]
+            lines = {number for number, name in enumerate(names) if name and format_of(name) != "parquet"}
+            check_offsets(((*rows[:3], rows.offsets[side]) for rows in ranges if rows.source in lines), names)
+        return ShardPlan(found.sources, found.given, settings, found.shards, found.joined)
+    except (ValueError, RecursionError) as error:
         raise HeedError(f"{path}: damaged ({error}); restore it from a backup, or choose another --run.") from None
 
 

@@ -15,8 +15,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel
 
 from heed.data.corpus.shard import write_corpus
+from heed.data.corpus.sharded import is_whole
 from heed.data.inspection.repetitions import OF_SOURCES, OF_TARGETS
 from heed.data.preparation.encoding import Encoder, Numbered, Tally
 from heed.data.preparation.plan import ShardPlan, read_plan
@@ -26,6 +28,8 @@ from heed.data.reading.dev_split import HeldOut, pair_hash
 from heed.data.reading.lines import LineFault
 from heed.data.reading.pairs import UNREADABLE, Pair, PairReader, read_pairs
 from heed.errors import HeedError
+from heed.leases.inputs import Count, InputWatch, read_sidecar
+from heed.leases.storage import facts
 from heed.leases.worker import attempted, serve
 from heed.runtime.files import whole_file
 from heed.runtime.json_files import read_json, write_json
@@ -63,7 +67,7 @@ class ShardWorker:
         self._plan = plan
         self._reader = PairReader(plan.names, plan.settings.columns)
         self._encoder: _Encoder | None = None
-        self._checked: set[str] = set()
+        self._inputs = InputWatch()
 
     def attempt(self, part: int) -> dict[str, Any]:
         """As `attempted`: "done" is what the job's sidecar says, with "seconds"."""
@@ -83,8 +87,9 @@ class ShardWorker:
     def _result(self, part: int) -> dict[str, Any]:
         """Does the job; its sidecar, written last."""
         job = self._plan.job(part)
-        if job.kind != "copies":
-            self._check_inputs(job.number)
+        shard = self._plan.shards[job.number] if job.kind != "copies" else ()
+        inputs = [file for rows in shard for file in self._plan.sources[rows.source]]
+        self._inputs.check(inputs)
         match job.kind:
             case "hashes":
                 said = self._hash(job.number)
@@ -94,17 +99,10 @@ class ShardWorker:
                 if self._encoder is None:
                     self._encoder = _Encoder(self._plan, self._folder, self._threads)
                 said = self._encoder.encode(job.number, self._pairs(job.number))
+        self._inputs.check(inputs)  # again: what was read must be what was planned
         with whole_file(sidecar_path(self._folder, self._plan, part)) as temporary:
             write_json(temporary, said)
         return said
-
-    def _check_inputs(self, shard: int) -> None:
-        """HeedError if one of the shard's files is not what was planned. Once for each: hashing takes time."""
-        for rows in self._plan.shards[shard]:
-            for file in self._plan.sources[rows.source]:
-                if file.name not in self._checked and not file.is_unchanged():
-                    raise HeedError(f"{file.name}: is not what it was when it was planned.")
-                self._checked.add(file.name)
 
     def _pairs(self, shard: int) -> Iterator[tuple[int, int, Pair | LineFault]]:
         return self._reader.read(self._plan.shards[shard])
@@ -286,6 +284,40 @@ def share_of_hashes(plan: ShardPlan) -> int:
     return 1 if plan.joined else ESTIMATED_SHARE
 
 
+class _HashesSaid(BaseModel):
+    plan: str
+    n: Count
+    starts: list[Count]
+
+
+class _CopiesSaid(BaseModel):
+    plan: str
+    starts: list[Count]
+
+
+class _UnknownSaid(BaseModel):
+    src: tuple[Count, Count, list[Count]]
+    tgt: tuple[Count, Count, list[Count]]
+
+
+class _ShardSaid(BaseModel):
+    key: str
+    manifest: str
+    kept: Count
+    src_tokens: Count
+    tgt_tokens: Count
+    longest: tuple[Count, Count]
+    dropped: dict[str, Count]
+    untranslated: Count
+    overlaps: dict[str, list[Count]]
+    counted: Count
+    unknown: _UnknownSaid
+    faults: dict[str, tuple[Count, str]]
+
+
+SAID: dict[str, type[BaseModel]] = {"hashes": _HashesSaid, "copies": _CopiesSaid, "shard": _ShardSaid}
+
+
 def shard_key(plan: ShardPlan, folder: Path) -> str:
     """A hash of all that decides a shard's bytes: the plan, the tokenizer, and dev if it is held out."""
     parts = [SIDECAR, plan.digest, sha256_of(folder.parent / TOKENIZER)]
@@ -302,19 +334,21 @@ def sidecar_path(folder: Path, plan: ShardPlan, part: int) -> Path:
 
 def finished(folder: Path, plan: ShardPlan, part: int, *, key: str | None = None) -> dict[str, Any] | None:
     """What the sidecar of a job says; None unless the job is done. key: of `shard_key`, if it is known."""
-    path = sidecar_path(folder, plan, part)
-    try:
-        said = read_json(path) if path.exists() else None
-    except HeedError:
-        return None
-    job = plan.job(part)
-    if said is None or (job.kind != "shard" and said.get("plan") != plan.digest):
+    path, job = sidecar_path(folder, plan, part), plan.job(part)
+    said = read_sidecar(str(path), SAID[job.kind])
+    if said is None:
         return None
     if job.kind == "shard":
-        manifest = path.with_suffix("") / MANIFEST
-        same = said.get("key") == (key or shard_key(plan, folder)) and manifest.exists()
-        return said if same and sha256_of(manifest) == said["manifest"] else None
-    return said if path.with_suffix(".bin").exists() else None
+        shard = path.with_suffix("")
+        others = ("lengths.npy", "counts.npy", "repeats.npy", "dropped.tsv.gz")
+        is_here = said["key"] == (key or shard_key(plan, folder)) and is_whole(shard, said["manifest"])
+        return said if is_here and all(shard.with_suffix(f".{ending}").exists() for ending in others) else None
+    starts, n_ends = said["starts"], plan.n_ranges if job.kind == "hashes" else len(plan.shards)
+    if said["plan"] != plan.digest or len(starts) != n_ends + 1 or starts != sorted(starts):
+        return None
+    n, found = said.get("n", starts[-1]), facts(str(path.with_suffix(".bin")))
+    of_each = 12 if job.kind == "hashes" else 4  # bytes
+    return said if found is not None and n == starts[-1] and found.n_bytes == n * of_each else None
 
 
 def _hashes_path(folder: Path, shard: int) -> Path:

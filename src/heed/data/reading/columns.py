@@ -7,8 +7,10 @@ from heed.data.reading.json_lines import JsonReader, schema_of
 from heed.data.reading.line_files import LineReader
 from heed.data.reading.parquet import ParquetReader, examine_parquet
 from heed.data.reading.rows import Columns, Examined, Format, Range, Reader, Rows
+from heed.errors import HeedError
+from heed.leases.inputs import Input
 from heed.leases.packages import needed
-from heed.leases.storage import unpacked_name
+from heed.leases.storage import facts, unpacked_name
 
 
 def format_of(name: str) -> Format:
@@ -36,6 +38,21 @@ def examine(name: str, columns: Sequence[str], *, every: int, before: int) -> Ex
     if format_of(name) == "parquet":
         return examine_parquet(name, columns)
     return _line_reader(name)(name, columns=columns).examine(every=every, before=before)
+
+
+def examine_input(name: str, columns: Sequence[str], *, every: int, before: int) -> tuple[Input, dict[int, int]]:
+    """The file as it is now, and the offsets of `examine`. HeedError as there, or if it is written to meanwhile."""
+    found = facts(name)
+    if found is None:
+        raise HeedError(f"{name}: no such file.")
+    try:
+        examined = examine(name, columns, every=every, before=before)
+    except OSError as error:
+        raise HeedError(f"{name}: cannot be read ({error.strerror or error}).") from None
+    if facts(name) != found:
+        raise HeedError(f"{name}: was written to while it was read; run this again when it is complete.")
+    digest = found.version if examined.digest is None else examined.digest
+    return Input(name, found.n_bytes, digest, found.version, examined.rows), examined.offsets
 
 
 class Sources:

@@ -6,13 +6,12 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from heed.data.reading.columns import Sources, examine, holds_both_sides
+from heed.data.reading.columns import Sources, examine_input, holds_both_sides
 from heed.data.reading.line_files import LineReader
 from heed.data.reading.lines import LineFault, read_lines, refuse_faulty, text_of
 from heed.data.reading.rows import Columns, Range
 from heed.errors import HeedError
 from heed.leases.inputs import Input
-from heed.leases.storage import facts
 from heed.text.line_rules import is_blank
 
 FilePair = tuple[Path, Path]
@@ -41,6 +40,10 @@ class ExaminedSource(NamedTuple):
         """Of pairs."""
         return self.files[0].rows
 
+    def offsets(self, row: int) -> tuple[int, ...]:
+        """The bytes that it begins at, in each file; of Parquet, which needs none, 0."""
+        return self.starts.get(row, (0,) * len(self.files))
+
 
 def source_of(files: FilePair) -> list[str]:
     """The names of a source's files: two of text, or one that holds both sides, which stands twice in a pair."""
@@ -55,15 +58,9 @@ def examine_source(names: Sequence[str], columns: Sequence[str], *, every: int, 
     """
     files, offsets = [], []
     for name in names:
-        found = facts(name)
-        if found is None:
-            raise HeedError(f"{name}: no such file.")
-        try:
-            examined = examine(name, columns if len(names) == 1 else (), every=every, before=before)
-        except OSError as error:
-            raise HeedError(f"{name}: cannot be read ({error.strerror or error}).") from None
-        files.append(Input(name, found.n_bytes, examined.digest or found.version, found.version, examined.rows))
-        offsets.append(examined.offsets)
+        file, of_file = examine_input(name, columns if len(names) == 1 else (), every=every, before=before)
+        files.append(file)
+        offsets.append(of_file)
     if files[0].rows != files[-1].rows:
         raise _unequal(names, files[0].rows, files[-1].rows)
     return ExaminedSource(tuple(files), {row: tuple(of.get(row, 0) for of in offsets) for row in offsets[0] or {0: 0}})
