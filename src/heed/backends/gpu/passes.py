@@ -16,7 +16,7 @@ from heed.backends.gpu import losses
 from heed.backends.gpu.capture import Captured
 from heed.backends.gpu.network import Regions, final_norm
 from heed.backends.gpu.packing import NO_SENTENCES, PassInputs, PassShape, Sentences
-from heed.backends.protocol import PassSettings
+from heed.backends.protocol import ROW_MULTIPLE, PassSettings
 from heed.data.batching import Batch
 from heed.model.transformer import Side, Transformer
 
@@ -211,7 +211,9 @@ class GpuPasses:
         passes = features.view(n_passes, n, -1)
         gradient = torch.empty_like(passes)
         n_rows = -(-n // -(-n * n_passes // LOGIT_ROWS))
-        buffer = features.new_empty(n_rows * n_passes, output.out_features)
+        # Rows begin at multiples of 128 bytes, so that the losses' kernels move 16 at a time at any vocabulary.
+        n_columns = output.out_features + -output.out_features % ROW_MULTIPLE
+        buffer = features.new_empty(n_rows * n_passes, n_columns)[:, : output.out_features]
         found = torch.empty(n * 2, dtype=torch.float32, device=self._device)
         for start in range(0, n, n_rows):
             rows = slice(start, min(start + n_rows, n))

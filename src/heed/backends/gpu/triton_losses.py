@@ -1,4 +1,8 @@
-"""The losses of losses.py as Triton kernels: one program a token, whose row of logits stays in the GPU's cache."""
+"""The losses of losses.py as Triton kernels: one program a token, whose row of logits stays in the GPU's cache.
+
+Vocabulary and stride are constants of a kernel. Where rows begin at multiples of 16 numbers, it reads and writes the
+padding behind a row too, up to the next multiple: only then does the compiler move 16 bytes at a time.
+"""
 
 # mypy: ignore-errors
 import triton
@@ -9,7 +13,18 @@ BLOCK = 4096  # logits that a program holds at a time
 
 
 @triton.jit
-def _smoothed(logits, targets, weights, losses, n_tokens, vocab, stride, smoothing, BLOCK: tl.constexpr):
+def _smoothed(
+    logits,
+    targets,
+    weights,
+    losses,
+    n_tokens,
+    vocab: tl.constexpr,
+    stride: tl.constexpr,
+    smoothing,
+    BLOCK: tl.constexpr,
+):
+    width: tl.constexpr = (vocab + 15) // 16 * 16 if stride % 16 == 0 else vocab
     token = tl.program_id(0).to(tl.int64)
     row = logits + token * stride
     weight = tl.load(weights + token)
@@ -23,7 +38,8 @@ def _smoothed(logits, targets, weights, losses, n_tokens, vocab, stride, smoothi
     for start in range(0, vocab, BLOCK):
         columns = start + tl.arange(0, BLOCK)
         there = columns < vocab
-        x = tl.load(row + columns, mask=there, other=-float("inf")).to(tl.float32)
+        x = tl.load(row + columns, mask=columns < width, other=0.0).to(tl.float32)
+        x = tl.where(there, x, -float("inf"))
         new = tl.maximum(largest, tl.max(x, 0))
         total = total * tl.exp(largest - new) + tl.sum(tl.exp(x - new), 0)
         plain += tl.sum(tl.where(there, x, 0.0), 0)
@@ -38,14 +54,26 @@ def _smoothed(logits, targets, weights, losses, n_tokens, vocab, stride, smoothi
     for start in range(0, vocab, BLOCK):
         columns = start + tl.arange(0, BLOCK)
         there = columns < vocab
-        x = tl.load(row + columns, mask=there, other=0.0).to(tl.float32)
+        x = tl.load(row + columns, mask=columns < width, other=0.0).to(tl.float32)
         gradient = tl.exp(x - log_sum) - smoothing / vocab
         gradient = tl.where(columns == target, gradient - (1 - smoothing), gradient) * weight
-        tl.store(row + columns, tl.where(real, gradient, 0.0).to(logits.dtype.element_ty), mask=there)
+        tl.store(row + columns, tl.where(real, gradient, 0.0).to(logits.dtype.element_ty), mask=columns < width)
 
 
 @triton.jit
-def _consistent(logits, targets, weights, losses, n_tokens, vocab, stride, smoothing, consistency, BLOCK: tl.constexpr):
+def _consistent(
+    logits,
+    targets,
+    weights,
+    losses,
+    n_tokens,
+    vocab: tl.constexpr,
+    stride: tl.constexpr,
+    smoothing,
+    consistency,
+    BLOCK: tl.constexpr,
+):
+    width: tl.constexpr = (vocab + 15) // 16 * 16 if stride % 16 == 0 else vocab
     token = tl.program_id(0).to(tl.int64)
     first = logits + token * stride
     second = logits + (token + n_tokens) * stride
@@ -62,8 +90,10 @@ def _consistent(logits, targets, weights, losses, n_tokens, vocab, stride, smoot
     for start in range(0, vocab, BLOCK):
         columns = start + tl.arange(0, BLOCK)
         there = columns < vocab
-        x = tl.load(first + columns, mask=there, other=-float("inf")).to(tl.float32)
-        y = tl.load(second + columns, mask=there, other=-float("inf")).to(tl.float32)
+        x = tl.load(first + columns, mask=columns < width, other=0.0).to(tl.float32)
+        x = tl.where(there, x, -float("inf"))
+        y = tl.load(second + columns, mask=columns < width, other=0.0).to(tl.float32)
+        y = tl.where(there, y, -float("inf"))
         new_p = tl.maximum(largest_p, tl.max(x, 0))
         new_q = tl.maximum(largest_q, tl.max(y, 0))
         total_p = total_p * tl.exp(largest_p - new_p) + tl.sum(tl.exp(x - new_p), 0)
@@ -79,8 +109,8 @@ def _consistent(logits, targets, weights, losses, n_tokens, vocab, stride, smoot
     for start in range(0, vocab, BLOCK):
         columns = start + tl.arange(0, BLOCK)
         there = columns < vocab
-        x = tl.load(first + columns, mask=there, other=0.0).to(tl.float32) - log_p
-        y = tl.load(second + columns, mask=there, other=0.0).to(tl.float32) - log_q
+        x = tl.load(first + columns, mask=columns < width, other=0.0).to(tl.float32) - log_p
+        y = tl.load(second + columns, mask=columns < width, other=0.0).to(tl.float32) - log_q
         forward += tl.sum(tl.where(there, tl.exp(x) * (x - y), 0.0), 0)
         backward += tl.sum(tl.where(there, tl.exp(y) * (y - x), 0.0), 0)
     both = log_p + log_q
@@ -94,8 +124,8 @@ def _consistent(logits, targets, weights, losses, n_tokens, vocab, stride, smoot
     for start in range(0, vocab, BLOCK):
         columns = start + tl.arange(0, BLOCK)
         there = columns < vocab
-        x = tl.load(first + columns, mask=there, other=0.0).to(tl.float32) - log_p
-        y = tl.load(second + columns, mask=there, other=0.0).to(tl.float32) - log_q
+        x = tl.load(first + columns, mask=columns < width, other=0.0).to(tl.float32) - log_p
+        y = tl.load(second + columns, mask=columns < width, other=0.0).to(tl.float32) - log_q
         p = tl.exp(x)
         q = tl.exp(y)
         on_target = tl.where(columns == target, (1 - smoothing) / 2, 0.0) + smoothing / (2 * vocab)
@@ -103,8 +133,8 @@ def _consistent(logits, targets, weights, losses, n_tokens, vocab, stride, smoot
         by_second = q * (0.5 + alpha * (1 - backward) + alpha * (y - x)) - alpha * p - on_target
         by_first = tl.where(real, by_first * weight, 0.0)
         by_second = tl.where(real, by_second * weight, 0.0)
-        tl.store(first + columns, by_first.to(logits.dtype.element_ty), mask=there)
-        tl.store(second + columns, by_second.to(logits.dtype.element_ty), mask=there)
+        tl.store(first + columns, by_first.to(logits.dtype.element_ty), mask=columns < width)
+        tl.store(second + columns, by_second.to(logits.dtype.element_ty), mask=columns < width)
 
 
 def smoothed_loss_by_triton_(
