@@ -2,8 +2,12 @@
 
 import gzip
 import json
+import subprocess
+import sys
+import time
 from itertools import chain, pairwise
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,10 +15,11 @@ from hypothesis import strategies as st
 from heed.apps.cluster.plan import Work, make_plan
 from heed.apps.cluster.writers import writer_of
 from heed.data.reading.columns import Sources, examine
-from heed.data.reading.json_lines import infer_schema, schema_of
+from heed.data.reading.json_lines import MAX_KEYS, infer_schema, schema_of
 from heed.data.reading.lines import MAX_LINE_BYTES, lines_of_pieces
 from heed.data.reading.rows import Columns, Range
 from heed.errors import HeedError
+from heed.leases.storage import open_file, unpacked
 
 WORDS = st.text(st.characters(exclude_categories=("Cs", "Cc"), exclude_characters="\ufeff"), max_size=12)
 
@@ -180,3 +185,84 @@ def test_another_kind_of_file_is_named(tmp_path):
     path.write_bytes(gzip.compress(b"one\n"))
     with pytest.raises(HeedError, match="compressed with gzip"):
         examine(str(path), ["text"], every=10, before=0)
+
+
+def test_rows_of_json_with_thousands_of_keys_are_bad_rows_and_no_columns(tmp_path):
+    pytest.importorskip("pyarrow")
+    path = tmp_path / "rows.jsonl"
+    many = {f"k{n}": n for n in range(MAX_KEYS + 1)}
+    inside = [{"text": "b", "of": many}, {"text": "c", "of": [{key: 1} for key in many]}, {"text": "d", **many}]
+    alike = {"text": "e", "of": [{"key": n} for n in range(MAX_KEYS + 1)]}
+    path.write_text("".join(json.dumps(row) + "\n" for row in ({"text": "a"}, *inside, alike)))
+    assert only_batch(path).faults == dict.fromkeys((1, 2, 3), "has more than 4,096 keys")
+    path.write_text("".join(json.dumps({"text": "a", f"k{n}": {f"l{n}": 1}}) + "\n" for n in range(900)))
+    infer_schema(str(path))
+    rows = [{"text": "a", "of": {f"k{n}-{m}": 1 for m in range(9)}} for n in range(900)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(HeedError, match=r"rows\.jsonl: its first rows have more than 4,096 different keys"):
+        infer_schema(str(path))
+
+
+# Reads a file; writes how many rows were bad, one fault, and the most bytes that Arrow and Python took.
+READING = """
+import sys, tracemalloc
+import pyarrow
+from heed.data.reading.columns import Sources, examine
+from heed.data.reading.rows import Columns, Range
+name, output = sys.argv[1:]
+sources = Sources([name], Columns(("text",)), output=output)
+n_rows = examine(name, ("text",), every=10, before=0).rows
+tracemalloc.start()
+faults = [fault for rows in sources.read([Range(0, 0, n_rows, 0)]) for fault in rows.faults.values()]
+sources.close()
+print(len(faults), (pyarrow.default_memory_pool().max_memory() + tracemalloc.get_traced_memory()[1]) // 2**20)
+print((faults or [None])[0])
+"""
+
+
+@pytest.fixture(scope="module")
+def bombs(tmp_path_factory):
+    """Files of Parquet that unpack to much: large rows, rows that share a large one, a long list beside the text."""
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    folder = tmp_path_factory.mktemp("bombs")
+    rows = arrow.table({"text": ["a" * 10_000_000] * 10})
+    parquet.write_table(rows, folder / "rows.parquet", compression="zstd", use_dictionary=False)
+    text = arrow.DictionaryArray.from_arrays(arrow.array([0] * 60 + [1], arrow.int32()), ["a" * 5_000_000, "b"])
+    table = arrow.table({"text": text})
+    parquet.write_table(table, folder / "shared.parquet", compression="zstd", dictionary_pagesize_limit=2**30)
+    lists = arrow.ListArray.from_arrays([0, 10_000_000, 10_000_001], np.zeros(10_000_001, np.int64))
+    table = arrow.table({"text": ["a", "b"], "numbers": lists})
+    parquet.write_table(table, folder / "lists.parquet", compression="zstd")
+    assert all(path.stat().st_size < 50_000 for path in folder.iterdir())
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("output", ["text", "jsonl", "parquet"])
+def test_parquet_of_few_bytes_that_unpacks_to_gigabytes_takes_little_memory(bombs, output):
+    too_large = "in a row group that unpacks to more than 100 times its size"
+    expected = {
+        "rows": (10, too_large),
+        "shared": (60, "longer than 1,048,576 bytes"),
+        "lists": (0, "None") if output == "text" else (2, too_large),  # text has no place for them
+    }
+    for name, fault in expected.items():
+        command = [sys.executable, "-c", READING, bombs / f"{name}.parquet", output]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        numbers, found = done.stdout.splitlines()
+        n_bad, megabytes = map(int, numbers.split())
+        assert (n_bad, found) == fault and megabytes < 64, (name, done.stdout)
+
+
+@pytest.mark.parametrize("ending", [".gz", ".zst"])
+def test_a_bomb_of_blank_lines_is_counted_about_as_fast_as_it_is_unpacked(tmp_path, ending):
+    path = tmp_path / f"lines.txt{ending}"
+    path.write_bytes(packed(b"one\n" + b"\n" * 2**24, ending))
+    begun = time.process_time()
+    with open_file(str(path)) as file:
+        assert sum(map(len, unpacked(file, str(path)))) == 2**24 + 4
+    unpacking = time.process_time() - begun
+    begun = time.process_time()
+    assert examine(str(path), ("text",), every=1000, before=0).rows == 2**24 + 1
+    assert time.process_time() - begun < 10 * unpacking + 0.5

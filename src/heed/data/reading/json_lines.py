@@ -11,6 +11,7 @@ from heed.data.reading.rows import Range, check_columns
 from heed.errors import HeedError
 from heed.leases.packages import needed
 
+MAX_KEYS = 4096  # of a row, with those of objects within it
 INFERRED_ROWS = 1000  # from which the columns of Parquet are inferred where the input is JSON Lines
 
 
@@ -43,7 +44,23 @@ def _record(line: bytes | None) -> dict[str, Any]:
         raise LineFault("not JSON") from None
     if not isinstance(found, dict):
         raise LineFault("not a JSON object")
+    if text.count(":") > MAX_KEYS and len(_key_paths(found)) > MAX_KEYS:
+        raise LineFault(f"has more than {MAX_KEYS:,} keys")
     return found
+
+
+def _key_paths(record: dict[str, Any]) -> set[int]:
+    """A number for each key of an object and of those within it, the same for the same key at the same place."""
+    paths, inside = set[int](), list[tuple[int, Any]]([(0, record)])
+    while inside:
+        path, value = inside.pop()
+        if isinstance(value, dict):
+            keys = {hash((path, key)): one for key, one in value.items()}
+            paths |= keys.keys()
+            inside += keys.items()
+        elif isinstance(value, list):
+            inside += [(path, one) for one in value]
+    return paths
 
 
 def infer_schema(name: str) -> str:
@@ -53,6 +70,11 @@ def infer_schema(name: str) -> str:
     for rows in reader.read(Range(0, 0, INFERRED_ROWS, 0), ends=True):
         records += [record for place, record in enumerate(rows.content) if place not in rows.faults]
     reader.close()
+    paths = set[int]()
+    for record in records:
+        paths |= _key_paths(record)
+        if len(paths) > MAX_KEYS:
+            raise HeedError(f"{name}: its first rows have more than {MAX_KEYS:,} different keys; write --format jsonl.")
     try:
         # By the columns of all of them: Arrow would take those of the first one.
         names = dict.fromkeys(name for record in records for name in record)

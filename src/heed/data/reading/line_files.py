@@ -4,6 +4,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
+import numpy as np
+
 from heed.config import shown
 from heed.data.reading.lines import LineFault, lines_of_pieces, of_text, text_of
 from heed.data.reading.rows import BATCH_BYTES, BATCH_ROWS, Examined, Range, Reader, Rows
@@ -128,13 +130,13 @@ def _count_lines(pieces: Iterable[bytes], *, every: int, before: int) -> tuple[i
     """Their number, and the byte that each row begins at which is the first of the file or of a part."""
     rows, offset, offsets, ends_open = 0, 0, {0: 0}, False
     for piece in pieces:
-        n, place = piece.count(b"\n"), 0
+        n = piece.count(b"\n")
         first = rows  # the number of the row that goes on or begins with this piece
+        ends: Any = None  # of lines, found all at once: a piece may hold nothing else
         while (next_part := (before + first) // every * every + every - before) <= rows + n:
-            for _ in range(next_part - first):
-                place = piece.index(b"\n", place) + 1
-            offsets[next_part] = offset + place
+            ends = np.flatnonzero(np.frombuffer(piece, np.uint8) == ord("\n")) if ends is None else ends
             first = next_part
+            offsets[first] = offset + int(ends[first - rows - 1]) + 1
         rows += n
         offset += len(piece)
         ends_open = not piece.endswith(b"\n")
