@@ -305,9 +305,9 @@ def test_text_that_has_changed_is_refused_and_text_that_was_moved_is_not(tmp_pat
     with pytest.raises(HeedError, match=r"elsewhere.en: changed since this run prepared it"):
         prepared(settings([str(moved), tgt], dev), tmp_path / "run", given=tokenizer)
     with pytest.raises(HeedError, match="stands for 2 sources now; it was 1"):
-        both = [str(tmp_path / "train.e*"), str(tmp_path / "train.d*")]
-        write_lines(tmp_path / "train.ex", ["x"])
-        write_lines(tmp_path / "train.dx", ["x"])
+        both = [str(tmp_path / "train*.en"), str(tmp_path / "train*.de")]
+        write_lines(tmp_path / "train-2.en", ["x"])
+        write_lines(tmp_path / "train-2.de", ["x"])
         prepared(settings(both, dev), tmp_path / "run", given=tokenizer)
 
 
@@ -329,9 +329,10 @@ def test_files_of_a_folder_or_a_pattern_that_do_not_fit_are_named(tmp_path):
     (tmp_path / "a.en").write_text("x\n")
     (tmp_path / "b.en").write_text("x\n")
     for names, message in (
-        ([str(tmp_path)], r"a\.en has no file of targets beside it, a\.de"),
+        ([str(tmp_path)], r"a\.en has no partner beside it, a\.de"),
         ([str(tmp_path / "*.fr")], r"no file matches .*\*\.fr"),
-        ([str(tmp_path / "*.en"), str(tmp_path / "a.en")], "2 files of sources, and 1 of targets follow"),
+        ([str(tmp_path / "*.en"), str(tmp_path / "a.en")], "the wildcards of both sides must stand for the same"),
+        ([str(tmp_path / "a.en")], r"a\.en holds sources, and no targets follow"),
     ):
         with pytest.raises(HeedError, match=message):
             training_files(names, src="en", tgt="de")
@@ -349,6 +350,44 @@ def test_files_of_a_folder_or_a_pattern_that_do_not_fit_are_named(tmp_path):
     (tmp_path / "none").mkdir()
     with pytest.raises(HeedError, match=r"has no files NAME\.en and NAME\.de"):
         training_files([str(tmp_path / "none")], src="en", tgt="de")
+
+
+def test_files_of_two_patterns_are_paired_by_what_their_wildcards_stand_for(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for (
+        name
+    ) in "web/a.en web/b.en web/a.de web/c.de one/a.en one/b.de p/x.en.gz p/y.en p/x.de p/y.de".split():
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).touch()
+    for name in ("en/news.en", "en/1_en.txt", "de/news.de", "de/1_de.txt", "n/1/t.en", "n/1/t.de", "n/t.en", "n/t.de"):
+        Path(name).parent.mkdir(exist_ok=True, parents=True)
+        Path(name).touch()
+
+    def paired(*names):
+        return [f"{src} {tgt}" for src, tgt in training_files(names, src="en", tgt="de")]
+
+    assert paired("p/*.en*", "p/*.de*") == ["p/x.en.gz p/x.de", "p/y.en p/y.de"]
+    assert paired("en/*", "de/*") == ["en/1_en.txt de/1_de.txt", "en/news.en de/news.de"]
+    assert paired("n/**/?.en", "n/**/[!x].de") == ["n/1/t.en n/1/t.de", "n/t.en n/t.de"]
+    assert paired("one/*.en", "one/b.de") == ["one/a.en one/b.de"]
+    for names, alone in (
+        (("web/*.en", "web/*.de"), "web/b.en, web/c.de"),
+        (("one/*.en", "one/*.de"), "one/a.en, one/b.de"),
+    ):
+        with pytest.raises(HeedError, match=f"without a partner: {alone}"):
+            paired(*names)
+
+
+def test_what_a_folder_holds_and_is_not_read_is_named(tmp_path):
+    for name in ("a.en", "a.de", "b.EN", "b.en.xz", ".hidden"):
+        (tmp_path / name).touch()
+    (tmp_path / "sub").mkdir()
+    lines: list[str] = []
+    assert len(training_files([str(tmp_path)], src="en", tgt="de", report=lines.append)) == 1
+    assert lines == [f"data.train: {tmp_path}: not read: 'b.EN', 'b.en.xz', 'sub'/."]
+    (tmp_path / "c.de").touch()
+    with pytest.raises(HeedError, match=r"c\.de has no partner beside it, c\.en"):
+        training_files([str(tmp_path)], src="en", tgt="de")
 
 
 def test_a_file_of_both_sides_is_no_side_of_others(tmp_path):

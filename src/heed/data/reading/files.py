@@ -4,9 +4,11 @@ Text holds one side, so it comes in twos, sources and targets, line by line. JSO
 a pair of files, such a file stands twice.
 """
 
+import fnmatch
 import glob
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from heed.config import shown
@@ -14,6 +16,10 @@ from heed.data.reading.columns import holds_both_sides
 from heed.data.reading.pairs import FilePair
 from heed.errors import HeedError
 from heed.leases.storage import unpacked_name
+
+SHOWN_FILES = 10  # in a message
+
+Report = Callable[[str], None]
 
 
 def refuse_both_sides(pair: FilePair, setting: str) -> None:
@@ -28,45 +34,90 @@ def stands_for_many(name: str) -> bool:
     return holds_both_sides(name) or os.path.isdir(name) or _is_pattern(name)
 
 
-def training_files(names: Sequence[str], *, src: str, tgt: str, setting: str = "data.train") -> tuple[FilePair, ...]:
+def training_files(
+    names: Sequence[str], *, src: str, tgt: str, setting: str = "data.train", report: Report = lambda _: None
+) -> tuple[FilePair, ...]:
     """The pairs of files that a setting names, those of a folder or of a pattern sorted by their names.
 
-    src, tgt: the languages, by which the text files of a folder are told: NAME.en, NAME.de.gz. HeedError names what is
-    missing.
+    src, tgt: the languages, by which the text files of a folder are told: NAME.en, NAME.de.gz. What a folder holds and
+    is not read is reported. HeedError names what is missing, and files without a partner.
     """
     if len(names) == 2 and names[0] == names[1] and holds_both_sides(names[0]):
         names = names[:1]  # named for each of its sides
     try:
-        return tuple(_pairs_of(names, src, tgt))
+        return tuple(_pairs_of(names, src, tgt, lambda line: report(f"{setting}: {line}")))
     except HeedError as error:
         raise HeedError(f"{setting}: {error}") from None
 
 
-def _pairs_of(names: Sequence[str], src: str, tgt: str) -> list[FilePair]:
+def _pairs_of(names: Sequence[str], src: str, tgt: str, report: Report) -> list[FilePair]:
     pairs: list[FilePair] = []
     left = list(names)
     while left:
         name = left.pop(0)
         if os.path.isdir(name):
-            pairs += _of_folder(Path(name), src, tgt)
+            pairs += _of_folder(Path(name), src, tgt, report)
             continue
-        found = _matching(name)
-        if all(map(holds_both_sides, found)):
-            pairs += [(file, file) for file in found]
+        sources = _matching(name)
+        if all(map(holds_both_sides, sources)):
+            pairs += [(file, file) for file in sources]
             continue
         # Files of sources: the name after it stands for their targets.
-        if any(map(holds_both_sides, found)):
+        if any(map(holds_both_sides, sources)):
             raise HeedError(f"{name} stands for text and for files that hold both sides; name them apart.")
-        targets = _matching(left.pop(0)) if left else []
-        if len(targets) != len(found):
-            raise HeedError(
-                f"{name} stands for {len(found):,} files of sources, and {len(targets):,} of targets "
-                "follow; text comes in twos, [src, tgt]."
-            )
+        if not left:
+            raise HeedError(f"{name} holds sources, and no targets follow; text comes in twos, [src, tgt].")
+        targets = _matching(of_targets := left.pop(0))
         if any(map(holds_both_sides, targets)):
             raise HeedError(f"{targets[0]} holds both sides, so it is no target of {name}; name it alone.")
-        pairs += zip(found, targets, strict=True)
+        if len(sources) == len(targets) == 1 and not (_is_pattern(name) and _is_pattern(of_targets)):
+            pairs.append((sources[0], targets[0]))
+        else:
+            pairs += _paired(_by_wildcards(sources, name), _by_wildcards(targets, of_targets), src, tgt)
     return pairs
+
+
+def _by_wildcards(files: Sequence[Path], pattern: str) -> dict[str, Path]:
+    """The files of a pattern by what its wildcards stand for in their names."""
+    parts = re.split(r"(\*\*/|\*+|\?|\[!?[][]?[^][]*])", pattern) if _is_pattern(pattern) else [pattern]
+    wildcards = {"**/": "((?:.*/)?)", "**": "(.*)", "*": "([^/]*)", "?": "([^/])"}
+    regex = "".join(
+        (wildcards.get(part) or f"({fnmatch.translate(part)[:-2]})") if number % 2 else re.escape(part)
+        for number, part in enumerate(parts)
+    )
+    by_wildcards: dict[str, Path] = {}
+    for file in files:
+        match = re.fullmatch(regex, str(file)) or re.fullmatch(regex, os.path.join(".", file))
+        key = unpacked_name("\0".join(match.groups() if match else ()))
+        if key in by_wildcards:
+            raise HeedError(f"{by_wildcards[key]} and {file} are one text, packed and not; remove one of them.")
+        by_wildcards[key] = file
+    return by_wildcards
+
+
+def _paired(sources: dict[str, Path], targets: dict[str, Path], src: str, tgt: str) -> list[FilePair]:
+    """The pairs whose wildcards stand for the same, but for the languages. HeedError names files without a partner."""
+    if sources.keys() != targets.keys():
+        sources = {_without_last(src, key): file for key, file in sources.items()}
+        targets = {_without_last(tgt, key): file for key, file in targets.items()}
+    alone = [str(file) for key, file in (sources | targets).items() if (key in sources) != (key in targets)]
+    if alone:
+        raise HeedError(
+            f"the wildcards of both sides must stand for the same; without a partner: {_listed(alone)}. Add what is "
+            "missing, or name the files apart."
+        )
+    return [(file, targets[key]) for key, file in sources.items()]
+
+
+def _without_last(language: str, key: str) -> str:
+    """What wildcards stand for without the last code of the language, as in en/*, which stands for news.en."""
+    codes = list(re.finditer(rf"(?<![^\W_]){re.escape(language)}(?![^\W_])", key))
+    return key[: codes[-1].start()] + key[codes[-1].end() :] if codes else key
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - SHOWN_FILES:,} more" if len(names) > SHOWN_FILES else ""
+    return ", ".join(names[:SHOWN_FILES]) + more
 
 
 def _is_pattern(name: str) -> bool:
@@ -93,25 +144,33 @@ def _named(path: Path) -> Path:
     return path
 
 
-def _of_folder(folder: Path, src: str, tgt: str) -> list[FilePair]:
+def _of_folder(folder: Path, src: str, tgt: str, report: Report) -> list[FilePair]:
     """Its files of both sides, and its text files of both languages."""
-    files = sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
+    there = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
     pairs: list[FilePair] = []
     by_name: dict[str, Path] = {}
-    for path in files:
+    for path in filter(Path.is_file, there):
         name = unpacked_name(path.name)
         if name in by_name and name.endswith((f".{src}", f".{tgt}")):
             raise HeedError(f"{by_name[name]} and {path} are one text, packed and not; remove one of them.")
-        by_name[name] = path
-    for path in map(_named, files):
-        name = unpacked_name(path.name)
         if holds_both_sides(path):
-            pairs.append((path, path))
-        elif name.endswith(f".{src}"):
-            other = by_name.get(f"{name.removesuffix(src)}{tgt}")
-            if other is None:
-                raise HeedError(f"{path} has no file of targets beside it, {name.removesuffix(src)}{tgt}.")
-            pairs.append((path, other))
+            pairs.append((_named(path), path))
+        by_name[name] = path
+    for own, other in ((src, tgt), (tgt, src)):
+        for name, path in by_name.items():
+            if name.endswith(f".{own}"):
+                partner = f"{name.removesuffix(own)}{other}"
+                if partner not in by_name:
+                    raise HeedError(f"{path} has no partner beside it, {partner}.")
+                if own == src:
+                    pairs.append((_named(path), _named(by_name[partner])))
+    read = {file for pair in pairs for file in pair}
+    unread = [shown(path.name) + "/" * path.is_dir() for path in there if path not in read]
     if not pairs:
-        raise HeedError(f"{folder} has no files NAME.{src} and NAME.{tgt}, and none of JSON Lines, Parquet or .tsv.")
-    return pairs
+        raise HeedError(
+            f"{folder} has no files NAME.{src} and NAME.{tgt}, and none of JSON Lines, Parquet, .csv or .tsv"
+            f"{f'; it has {_listed(unread)}' if unread else ''}."
+        )
+    if unread:
+        report(f"{folder}: not read: {_listed(unread)}.")
+    return sorted(pairs)

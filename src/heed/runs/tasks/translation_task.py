@@ -43,7 +43,7 @@ class TranslationTask:
 
     def __init__(self, recipe: Recipe):
         self.recipe = recipe
-        self._reported: set[str] = set()  # of tokenisation
+        self._reported: set[str] = set()  # lines that are said once
 
     @property
     def ranked_by(self) -> str:
@@ -135,7 +135,7 @@ class TranslationTask:
     def _text_files(self, corpora: Corpora, *, fetching: bool) -> TextFiles:
         data = self.recipe.data
         added = [_file_pair(data.added, "data.added")] if data.added else []
-        for file in chain(*added, *chain(*self._files_of_parts().values())):  # before a corpus is downloaded
+        for file in chain(*added, *chain(*self._files_of_parts(corpora).values())):  # before a corpus is downloaded
             if not file.is_file():
                 raise HeedError(f"{file}: no such file.")
         if data.corpus is not None:
@@ -151,24 +151,29 @@ class TranslationTask:
             assert data.train is not None and data.dev is not None  # Recipe checks it
             tests = {name: _file_pair(names, f"data.tests.{name}") for name, names in data.tests.items()}
             dev = _file_pair(data.dev, "data.dev") if isinstance(data.dev, list) else _split_off(Path())
-            train = training_files(data.train, src=data.src, tgt=data.tgt)
+            train = training_files(data.train, src=data.src, tgt=data.tgt, report=partial(self._say_once, corpora))
             files = TextFiles(train=train, dev=dev, tests=tests, dev_split=data.dev_split)
         files = replace(files, n_given=len(files.train))
         files = replace(files, train=(*files.train, *added))
         return files if data.mixture is None else self._with_parts(files, data.mixture, corpora, fetching=fetching)
 
-    def _files_of_parts(self) -> dict[str, Sequence[FilePair]]:
+    def _say_once(self, corpora: Corpora, line: str) -> None:
+        if line not in self._reported:
+            self._reported.add(line)
+            corpora.report(line)
+
+    def _files_of_parts(self, corpora: Corpora) -> dict[str, Sequence[FilePair]]:
         """The files of the parts of a mix that name some."""
-        data = self.recipe.data
+        data, report = self.recipe.data, partial(self._say_once, corpora)
         return {
-            part.name: training_files(part.train, src=data.src, tgt=data.tgt, setting="data.mix")
+            part.name: training_files(part.train, src=data.src, tgt=data.tgt, setting="data.mix", report=report)
             for part in data.mix
             if part.train is not None
         }
 
     def _with_parts(self, files: TextFiles, mix: Mix, corpora: Corpora, *, fetching: bool) -> TextFiles:
         """The files with those of the mix's other parts behind them."""
-        train, parts, of_parts = list(files.train), [], self._files_of_parts()
+        train, parts, of_parts = list(files.train), [], self._files_of_parts(corpora)
         for part in mix.parts:
             pairs: Sequence[FilePair] = files.train
             if part.train is not None:
