@@ -1,14 +1,21 @@
 """Which language a text is in, by the package py3langid of the extra `serve`."""
 
+from collections import defaultdict
 from collections.abc import Iterable
+from pathlib import Path
 
 from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
 from heed.runtime.files import no_temporary_files
 
+TABLE = Path(__file__).with_name("languages.txt")
+
 
 class LanguageDetector:
-    """Tells in which of some languages a text is."""
+    """Tells in which of some languages a text is.
+
+    Their codes may be those of ISO 639, of FLORES and withdrawn ones, such as zh, zho_Hans and iw: languages.txt.
+    """
 
     def __init__(self, languages: Iterable[str]):
         """HeedError if the folder of temporary files has no room for what it knows."""
@@ -17,7 +24,13 @@ class LanguageDetector:
             self._identifier = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
         except OSError as error:
             raise no_temporary_files(error) from None
-        self._known = [language for language in self._languages if language in set(self._identifier.labels)]
+        rows = (line.split() for line in TABLE.read_text(encoding="utf-8").splitlines() if not line.startswith("#"))
+        self._families = {code: codes[0] for codes in rows for code in codes}
+        self._known = [language for language in self._languages if self.family(language)]
+
+    def family(self, language: str) -> str | None:
+        """The code under which `probabilities` has a language; None if the detector does not know it."""
+        return self._families.get(language.replace("_", "-").partition("-")[0].lower())
 
     def rank(self, text: str) -> list[tuple[str, float]]:
         """The languages with their probabilities among all that the detector knows, the most probable first.
@@ -25,19 +38,18 @@ class LanguageDetector:
         A text in another language has low ones. Languages that the detector does not know come last, with 0; so does
         every language for a text without letters.
         """
-        if not any(c.isalpha() for c in text) or not self._known:
-            return [(language, 0.0) for language in self._languages]
+        found = self.probabilities(text) if self._known else {}
+        ranked = [(language, found.get(self.family(language) or "", 0.0)) for language in self._languages]
+        return sorted(ranked, key=lambda one: -one[1])
+
+    def probabilities(self, text: str) -> dict[str, float]:
+        """Of each language, under the code of `family`, that a text is in it; empty without letters."""
+        found: dict[str, float] = defaultdict(float)
         # The detector knows words by the spaces around them, and hardly any in capitals.
         padded = f" {text.lower() if text.isupper() else text} "
-        found = [(str(language), float(p)) for language, p in self._identifier.rank(padded) if language in self._known]
-        return found + [(language, 0.0) for language in self._languages if language not in self._known]
-
-    def most_probable(self, text: str) -> tuple[str, float]:
-        """The language of a text among all that the detector knows, and its probability; ("", 0) without letters."""
-        if not any(c.isalpha() for c in text):
-            return "", 0.0
-        language, probability = self._identifier.classify(text)
-        return str(language), float(probability)
+        for label, probability in self._identifier.rank(padded) if any(map(str.isalpha, text)) else ():
+            found[self._families.get(str(label), str(label))] += float(probability)
+        return found
 
     def unknown(self) -> list[str]:
         """The languages that the detector does not know."""

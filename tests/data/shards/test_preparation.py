@@ -423,5 +423,14 @@ def test_text_in_another_language_is_left_out_if_it_is_long_enough_to_tell():
     assert checks.reason(english, german) is None and checks.reason("Berlin", "Paris") is None
     assert checks.reason(english, english) == "with a target in another language (data.check_languages)"
     assert checks.reason(german, german) == "with a source in another language (data.check_languages)"
+    japanese = ["今日は朝から雨が降っています。", "私は学生です。", "駅の前に新しい店ができました。", "東京タワーです", "はい。"]
+    for src, caught in (("en", 5), ("zho_Hans", 5), ("ja", 0), ("jpn_Jpan", 0)):
+        checks = filters.PairFilter(data.model_copy(update={"src": src}))
+        assert sum(checks.reason(line, "Ja") is not None for line in japanese) == caught, src
+    for code in ("deu_Latn", "ger", "de-AT"):
+        checks = filters.PairFilter(data.model_copy(update={"tgt": code}))
+        assert checks.reason("He lives in 東京", german) is None and checks.reason(english, english) is not None
+    for code in "nb nob_Latn sh iw fil zsm_Latn yue_Hant".split():
+        filters.PairFilter(data.model_copy(update={"src": code}))
     with pytest.raises(HeedError, match="does not know xx"):
         filters.PairFilter(data.model_copy(update={"src": "xx"}))
