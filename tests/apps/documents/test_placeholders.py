@@ -1,22 +1,23 @@
-"""Placeholders and addresses, in any format: each comes back once, as it was, and apart from words."""
+"""Atoms, such as placeholders and addresses, in any format: each comes back once, as it was, and apart from words."""
 
 import re
+from collections import Counter
+from collections.abc import Sequence
+from html import escape, unescape
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.apps.documents.translators import asked, linked, shuffled, swapped_case, translated
+from tests.apps.documents.translators import asked, linked, shuffled, swapped_case, translated, within_seconds
 
-from heed.apps.documents.placeholders import KEPT
+from heed.apps.documents.atoms import ATOM_KINDS, KEPT, kept_pattern
+from heed.apps.documents.formats import text_job
 from heed.apps.documents.sentences import needs_translation
-from heed.text.alignment import Translated
+from heed.apps.documents.translation import run_job
+from heed.errors import HeedError
+from heed.text.alignment import Link, Translated
 
-KEPT_TEXTS = """%s %d %1$s %2$05.1f %-10s %@ %lld %(name)s %(price).2f %{count} %PATH% %% {} {0} {count} {user.name}
-{price:>8,.2f} {name!r} {{x}} {{ user.name | upper }} {{{raw}}} {%endif%} {# a note #} ${total} $total $(file)
-#{user.name} <%= user %> <?= $user ?> {n,plural,one{a file}other{# files}} __COUNT__ &nbsp; &#228; \\n
-http://a.b/c?d=e ssh://git@host/x www.a.de/b mailto:a@b.c ann@example.org example.org docs.python.org/3/x.html
-/usr/bin/python ~/.profile ./configure ../src C:\\Users\\ann <br/> <0> <a href="x">"""
-KEPT_LIST = [text for text in re.split(r"\s(?![^<{]*[>}])", KEPT_TEXTS) if text]
+KEPT_LIST = [example for kind in ATOM_KINDS for example in kind.examples]
 
 
 @pytest.mark.parametrize("text", KEPT_LIST)
@@ -29,22 +30,48 @@ def test_what_is_no_word_is_kept(text):
 @pytest.mark.parametrize(
     "text",
     ["100%ig", "50 % des Preises", "5% off", "cost $5", "AT&T; x", "and/or", "24/7", "a < b > c", "{a b}",
-     "the end.Now", "<john doe>", "r&d", "1/2", "note: this", "3.5", "U.S.A."],
+     "the end.Now", "<john doe>", "r&d", "1/2", "note: this", "3.5", "U.S.A.", "#1 song", "C# code", "me @ home",
+     "at 10:30:15", "#12", "see: that: this", "[A]", "[1]", "## Title ##"],
 )  # fmt: skip
 def test_words_and_numbers_are_no_placeholders(text):
     assert not KEPT.search(text)
 
 
-@given(st.lists(st.tuples(st.sampled_from(KEPT_LIST), st.sampled_from("old house. It runs (fast), we".split()))))
-def test_each_comes_back_in_any_order_and_never_glued_to_a_word(pairs):
-    text = "Look " + " ".join(f"{kept} {word}" for kept, word in pairs)
-    for format in ("text", "html"):
-        source = text.replace("&", "&amp;").replace("<", "&lt;") if format == "html" else text
-        for translate in (swapped_case, shuffled):
-            result = translated(source, translate, format)
-            result = re.sub("&lt;", "<", result).replace("&gt;", ">").replace("&amp;", "&")
-            for kept in KEPT_LIST:
-                assert len(re.findall(rf"(?<!\w){re.escape(kept)}(?!\w)", result)) >= sum(kept == k for k, _ in pairs)
+def doubled(texts: Sequence[str]) -> list[Translated]:
+    return [Translated(f"{text} {text}") for text in texts]
+
+
+def one_word(texts: Sequence[str]) -> list[Translated]:
+    return [Translated("word", [Link(0, 4, 0, len(text))]) for text in texts]
+
+
+def page(text: str) -> str:
+    return f"<p>{escape(text, quote=False)}</p>"
+
+
+def subtitle(text: str) -> str:
+    return f"1\n00:00:01,000 --> 00:00:02,000\n{text}\n"
+
+
+# Without what these formats have a meaning of their own for.
+PLAIN = [kept for kept in KEPT_LIST if not set("\\`*_<>[#") & set(kept) and not kept.startswith(("{%", "&", "{{", ":"))]
+
+
+@pytest.mark.parametrize(
+    ("format", "write", "known"), [("text", str, KEPT_LIST), ("html", page, KEPT_LIST), ("md", str, PLAIN),
+                                   ("srt", subtitle, PLAIN)]
+)  # fmt: skip
+@given(data=st.data())
+def test_no_atom_is_lost_doubled_changed_or_glued_to_a_word(format, write, known, data):
+    words = st.sampled_from("old house. It runs (fast), we".split())
+    pairs = data.draw(st.lists(st.tuples(st.sampled_from(known), words, st.sampled_from(["", " "])), max_size=5))
+    text = "Look " + " ".join(f"{kept}{gap}{word}" if gap else f"{kept} {word}" for kept, word, gap in pairs)
+    translate = data.draw(st.sampled_from([swapped_case, shuffled, doubled, one_word]))
+    before, after = (
+        Counter(match[0] for match in KEPT.finditer(re.sub("^<p>|</p>$", "", unescape(document))))
+        for document in (write(text), translated(write(text), translate, format))
+    )
+    assert before == after
 
 
 @pytest.mark.parametrize(
@@ -79,3 +106,66 @@ def test_tags_that_are_written_as_text_go_with_their_words():
 )
 def test_placeholders_touch_only_what_they_touched(text, translation, expected):
     assert translated(text, lambda _: [Translated(translation)], "text") == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("You have {n, plural, one {# file} other {# files in {dir}}} left.",
+         "yOU HAVE {n, plural, one {# FILE} other {# FILES IN {dir}}} LEFT."),
+        ("{g, select, male {He is {n, plural, =0 {no} other {a}} one} other {They}}",
+         "{g, select, male {hE IS {n, plural, =0 {NO} other {A}} ONE} other {tHEY}}"),
+        ("{n, plural, one {a} and so on", "{N, PLURAL, ONE {a} AND SO ON"),
+    ],
+)  # fmt: skip
+def test_of_a_message_with_cases_the_words_are_translated(text, expected):
+    assert translated(text, swapped_case, "text") == expected
+
+
+@pytest.mark.parametrize(
+    ("page", "expected"),
+    [
+        ("Dear {<b>first</b>_name}, come", "dEAR {<b>first</b>_name}, COME"),
+        ("<b>Dear {first</b>_name}, come", "<b>dEAR</b> {first_name}, COME"),
+        ("To <i>https://a.exam</i>ple.org/x?a=1&amp;b=2 now", "tO <i>https://a.exam</i>ple.org/x?a=1&amp;b=2 NOW"),
+        ("<i>x &lt;b&gt; y</i> z &lt;/b&gt; w", "<i>X &lt;b&gt; Y</i> Z &lt;/b&gt; W"),
+        ("<code>{a</code>} b", "<code>{a</code>} B"),
+    ],
+)
+def test_what_tags_divide_stays_whole_and_elements_stay_nested(page, expected):
+    assert translated(page, linked, "html") == expected
+
+
+def test_what_a_user_keeps_stays():
+    def kept(text: str, *keep: str) -> str:
+        return run_job(text_job(text, format="text", language="en", keep=keep), swapped_case)
+
+    assert kept("The Acme Corp house AB-12", r"Acme( Corp)?", r"[A-Z]+-\d+") == "tHE Acme Corp HOUSE AB-12"
+
+
+@pytest.mark.parametrize(
+    ("expression", "message"),
+    [
+        (r"\w+ing", "leaves nothing for i"),
+        ("a*", "matches the empty text"),
+        ("(?=a)b", "not understood"),
+        ("(a", "a bracket is not closed"),
+        ("a**", "not understood"),
+        ("[z-a]", "bad character range"),
+        ("a" * 201, "1 to 200 characters"),
+        ("(a{0,50}b){0,50}", "matches the empty text"),
+        ("c(a{0,50}b){0,50}", "may take too long"),
+        ("((((a))))", "more than 3 groups"),
+    ],
+)
+def test_an_expression_that_may_be_slow_or_is_none_is_refused(expression, message):
+    with pytest.raises(HeedError, match=re.escape(message)):
+        kept_pattern((expression,))
+
+
+@pytest.mark.parametrize("expression", [r"(a{0,9}b{0,9})+c", "a+b", "(aa|a)+d", r"[^x]+x", r"\w+ \w+ \w+ #"])
+def test_no_text_makes_an_expression_slow(expression):
+    pattern = kept_pattern((expression,))
+    with within_seconds(2):
+        for text in ("a" * 50_000, "a " * 25_000, "ab" * 25_000):
+            assert sum(1 for _ in pattern.finditer(text)) < 50_000

@@ -80,6 +80,7 @@ def _parameter(name: str) -> inspect.Parameter:
 
 TRANSLATE_RULES = (
     Rule(("language",), "{language} is for documents; give {document_format} too.", without="document_format"),
+    Rule(("keep",), "{keep} is for documents; give {document_format} too.", without="document_format"),
     Rule(
         ("n_best", "scores", "as_json", "prefix", "prefixes", "sample", "mbr", "strict"),
         "{these} {is|are} for lines; leave out {document_format} or {these}.",

@@ -8,6 +8,7 @@ import typer
 
 from heed.apps.cli.decoding_options import with_decoding_options
 from heed.apps.cli.terminal import Device, PrecisionOption, decoding_precision, say
+from heed.apps.documents.atoms import kept_pattern
 from heed.apps.documents.formats import FORMATS, MAX_BYTES, Format, format_of, translate_document
 from heed.decoding.settings import DecodingOptions
 from heed.errors import HeedError
@@ -23,6 +24,10 @@ Language = Annotated[
     str | None,
     typer.Option(help="Language code whose rules find the document's sentences. Default: the model's source."),
 ]
+Keep = Annotated[
+    list[str] | None,
+    typer.Option(metavar="REGEX", help="What it matches stays as it is, such as a product's name; repeatable."),
+]
 
 
 @with_decoding_options("beam_size", "length_penalty")
@@ -34,6 +39,7 @@ def translate_file(
         str | None, typer.Option("--format", help="text, md, srt, html or docx. Default: by the suffix of IN.")
     ] = None,
     language: Language = None,
+    keep: Keep = None,
     *,
     decoding: DecodingOptions,
     precision: PrecisionOption = "auto",
@@ -46,6 +52,7 @@ def translate_file(
     check_target(out)
     if out.exists() and out.samefile(source):
         raise HeedError(f"{out}: is the document itself, which would be replaced; choose another name.")
+    kept_pattern(tuple(keep or ()))  # whose faults show before a model is loaded
     content = read_bounded(source, MAX_BYTES)
     import_torch()
     from heed.decoding.translator import Translator
@@ -63,6 +70,7 @@ def translate_file(
         format=chosen,
         language=language or translator.languages[0],
         target=translator.languages[1],
+        keep=tuple(keep or ()),
         name=str(source),
     )
     with whole_file(out) as temporary:
@@ -90,7 +98,9 @@ def read_document_from_standard_input() -> bytes:
     return content
 
 
-def print_document(content: bytes, translator: "Translator", *, format: str, language: str | None) -> None:
+def print_document(
+    content: bytes, translator: "Translator", *, format: str, language: str | None, keep: tuple[str, ...]
+) -> None:
     """Prints the translation byte for byte, line ends included; to a terminal without hidden characters."""
     translated = translate_document(
         content,
@@ -98,6 +108,7 @@ def print_document(content: bytes, translator: "Translator", *, format: str, lan
         format=check_format(format),
         language=language or translator.languages[0],
         target=translator.languages[1],
+        keep=keep,
         name="standard input",
     )
     if sys.stdout.isatty():

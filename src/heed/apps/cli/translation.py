@@ -16,7 +16,7 @@ from heed.apps.cli.decoding_options import (
     check_options,
     with_decoding_options,
 )
-from heed.apps.cli.document_files import Language, check_format, print_document, read_document_from_standard_input
+from heed.apps.cli.document_files import Keep, Language, check_format, print_document, read_document_from_standard_input
 from heed.apps.cli.terminal import (
     JSON,
     Device,
@@ -29,6 +29,7 @@ from heed.apps.cli.terminal import (
     show,
     standard_input,
 )
+from heed.apps.documents.atoms import kept_pattern
 from heed.decoding.rules import SEARCH_RULES
 from heed.decoding.settings import DecodingOptions
 from heed.errors import HeedError
@@ -107,6 +108,7 @@ def translate(
         ),
     ] = None,
     language: Language = None,
+    keep: Keep = None,
     strict: Annotated[
         bool, typer.Option(help="Exit with 1 if a translation was cut off at its longest length.")
     ] = False,
@@ -118,13 +120,14 @@ def translate(
     With --format it is one document, whose layout is kept.
     """
     check_options(
-        TRANSLATE_RULES, **decoding, document_format=document_format, language=language, scores=scores, as_json=as_json,
-        strict=strict, prefix=prefix, prefixes=prefixes, n_best=n_best if n_best > 1 else None, sample=sample,
-        top_k=top_k, top_p=top_p if top_p != 1.0 else None, seed=seed, mbr=mbr, utility=utility,
+        TRANSLATE_RULES, **decoding, document_format=document_format, language=language, keep=keep, scores=scores,
+        as_json=as_json, strict=strict, prefix=prefix, prefixes=prefixes, n_best=n_best if n_best > 1 else None,
+        sample=sample, top_k=top_k, top_p=top_p if top_p != 1.0 else None, seed=seed, mbr=mbr, utility=utility,
     )  # fmt: skip
     # Standard input and prefixes are read before the seconds that PyTorch takes to load.
     if document_format is not None:
         check_format(document_format, but="docx")
+        kept_pattern(tuple(keep or ()))
         content = read_document_from_standard_input()
     begins_with = prefix if prefixes is None else _checked_lines(prefixes)
     import_torch()
@@ -146,7 +149,7 @@ def translate(
     )
     check_options(LOADED_RULES, n_best=n_best, beam_size=translator.settings.beam_size)
     if document_format is not None:
-        print_document(content, translator, format=document_format, language=language)
+        print_document(content, translator, format=document_format, language=language, keep=tuple(keep or ()))
         return
     # Lines are read ahead by a thread, so that translations appear while the input is still open.
     lines = DeferredError(standard_input())

@@ -63,10 +63,12 @@ MAX_NUMBER = 20  # characters of a field's number, such as a page's, that the mo
 _WORD_WITH_HYPHENS = re.compile(r"[\w-]+")
 
 
-def docx_job(content: bytes, *, split: Splitter, name: str, max_xml: int = MAX_UNPACKED) -> TranslationJob[bytes]:
+def docx_job(
+    content: bytes, *, split: Splitter, name: str, keep: tuple[str, ...] = (), max_xml: int = MAX_UNPACKED
+) -> TranslationJob[bytes]:
     """The document in the other language. HeedError, which calls it `name`, if it is damaged, too large or hostile.
 
-    max_xml: bytes of the parts with text, which take many times as much memory.
+    keep: as for `kept_pattern`. max_xml: bytes of the parts with text, which take many times as much memory.
     """
     package = read_package(content, name=name, max_xml=max_xml)
     copier = Copier(package.n_xml, name)
@@ -80,7 +82,7 @@ def docx_job(content: bytes, *, split: Splitter, name: str, max_xml: int = MAX_U
             texts.append(text)
             items += [*text.items, Tag("cut", text)]
     own: list[Item] = []
-    for item in (yield from items_job(items, split=split)):
+    for item in (yield from items_job(items, split=split, keep=keep)):
         if isinstance(item, Tag) and isinstance(item.markup, _Text):
             item.markup.translated = own
             own = []

@@ -56,27 +56,39 @@ def format_of(path: Path) -> Format:
     return found
 
 
-def text_job(text: str, *, format: Format, language: str, target: str = "") -> TranslationJob[str]:
+def text_job(
+    text: str, *, format: Format, language: str, target: str = "", keep: tuple[str, ...] = ()
+) -> TranslationJob[str]:
     """The document in the other language, in the same format; format: any but docx. language: the source's code.
 
-    target: the code that a page's `lang` becomes where it names the source. HeedError if a package is missing.
+    target: the code that a page's `lang` becomes where it names the source. keep: expressions of what stays, as for
+    `kept_pattern`. HeedError if a package is missing.
     """
-    items = yield from _items_of_text_job(text, format=format, language=language, target=target)
+    items = yield from _items_of_text_job(text, format=format, language=language, target=target, keep=keep)
     return _WRITERS[format](items)
 
 
-def _items_of_text_job(text: str, *, format: Format, language: str, target: str) -> TranslationJob[list[Item]]:
-    items = yield from items_job(_READERS[format](text), split=splitter(language))
+def _items_of_text_job(
+    text: str, *, format: Format, language: str, target: str, keep: tuple[str, ...]
+) -> TranslationJob[list[Item]]:
+    items = yield from items_job(_READERS[format](text), split=splitter(language), keep=keep)
     return with_target_language(items, language, target) if format == "html" and target else items
 
 
 def document_job(
-    content: bytes, *, format: Format, language: str, name: str, target: str = "", max_text: int | None = None
+    content: bytes,
+    *,
+    format: Format,
+    language: str,
+    name: str,
+    target: str = "",
+    keep: tuple[str, ...] = (),
+    max_text: int | None = None,
 ) -> TranslationJob[bytes]:
     """A file's content in the other language. HeedError, which calls it `name`, if it is damaged, too long or no text.
 
     A byte order mark stays, and in a page so does the charset; other texts are written in UTF-8.
-    target: as for `text_job`. max_text: bytes of the text, or of the XML in a .docx.
+    target, keep: as for `text_job`. max_text: bytes of the text, or of the XML in a .docx.
     """
     most = MAX_BYTES if max_text is None or format == "docx" else max_text
     if len(content) > most:
@@ -86,10 +98,10 @@ def document_job(
         from heed.apps.documents.docx_package import MAX_UNPACKED
 
         limit = MAX_UNPACKED if max_text is None else max_text
-        return (yield from docx_job(content, split=splitter(language), name=name, max_xml=limit))
+        return (yield from docx_job(content, split=splitter(language), name=name, keep=keep, max_xml=limit))
     text, mark, codec = decode(content, name=name, is_html=format == "html")
     try:
-        items = yield from _items_of_text_job(text, format=format, language=language, target=target)
+        items = yield from _items_of_text_job(text, format=format, language=language, target=target, keep=keep)
     except HeedError as error:
         raise HeedError(f"{name}: {error}") from None
     if format == "html":
@@ -105,8 +117,15 @@ def translate_text(text: str, translate: Translate, *, format: Format, language:
 
 
 def translate_document(
-    content: bytes, translate: Translate, *, format: Format, language: str, name: str, target: str = ""
+    content: bytes,
+    translate: Translate,
+    *,
+    format: Format,
+    language: str,
+    name: str,
+    target: str = "",
+    keep: tuple[str, ...] = (),
 ) -> bytes:
     """As `document_job`, with a function that translates all its sentences."""
-    job = document_job(content, format=format, language=language, name=name, target=target)
+    job = document_job(content, format=format, language=language, name=name, target=target, keep=keep)
     return run_job(job, translate)

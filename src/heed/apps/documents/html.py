@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from heed.apps.documents.items import Item, Tag, with_matched_tags
-from heed.apps.documents.placeholders import KEPT
 from heed.text.character_references import resolved
 
 # Elements within a sentence; every other tag ends it.
@@ -169,28 +168,11 @@ def _spelled(text: str) -> list[Item]:
     whole = resolved(text)
     if _escape(whole, "utf-8") == text:
         return [whole]
-    spellings = list(_spellings(text, whole))
     items: list[Item] = []
-    last = k = 0
-    for kept in [*KEPT.finditer(whole), None]:
-        start, end = kept.span() if kept else (len(whole), len(whole))
-        while k < len(spellings) and spellings[k][0] < start:
-            place, tag = spellings[k]
-            items += [whole[last:place], tag]
-            last = place + len(tag.text)
-            k += 1
-        first = k
-        while k < len(spellings) and spellings[k][0] < end:
-            k += 1
-        # An address or a placeholder stays as the page spells it; the tags of an element must be seen as such.
-        if kept and not kept["name"] and k > first and last <= start:
-            markup, before = [], start
-            for place, tag in spellings[first:k]:
-                markup += [_escape(whole[before:place], "utf-8"), tag.markup]
-                before = place + len(tag.text)
-            markup.append(_escape(whole[before:end], "utf-8"))
-            items += [whole[last:start], Tag("atom", "".join(markup), text=kept[0])]
-            last = end
+    last = 0
+    for place, tag in _spellings(text, whole):
+        items += [whole[last:place], tag]
+        last = place + len(tag.text)
     return [*items, whole[last:]]
 
 

@@ -23,6 +23,20 @@ class LiteralMarkup(str):
 
 
 @dataclass(frozen=True)
+class Verbatim:
+    """Markup that is items of the document, such as an address that tags divide; questions to the model among them."""
+
+    items: list[Any]
+
+
+@dataclass(frozen=True)
+class Cases:
+    """Markup that is an ICU message: its items, and lists of them for the words of its cases."""
+
+    items: "list[Item | list[Item]]"
+
+
+@dataclass(frozen=True)
 class Tag:
     """Something between or around words.
 

@@ -8,11 +8,11 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+from heed.apps.documents.atoms import ADDRESS
 from heed.apps.documents.character_tables import CharacterTable
 from heed.apps.documents.items import Item, Tag, as_cut
 from heed.apps.documents.markdown_blocks import BLOCK_OF_HTML, Leaf, Line, SourceMap, read_blocks
 from heed.apps.documents.markdown_inlines import Label, read_inlines
-from heed.apps.documents.placeholders import ADDRESS
 
 _START = "^"  # names the tags directly behind which a marker would begin a block; what the source has there follows
 _LINE_END = re.compile(r"\r\n|\n|\r")

@@ -1,119 +1,143 @@
-"""The words and tags of a translation in their final order → its items, with white space and line ends between them."""
+"""The words and tags of a translation in their final order → its items, with white space and line ends between them.
+
+One rule: what separated two things in the source separates them in the translation, once. Between two words that is
+the translation's own white space; a thing, such as an image or a placeholder, brings what stood on its sides. White
+space stands behind closing tags and before opening ones, as Markdown's would not close or open else.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
 
 from heed.apps.documents.items import Item, Tag, item_of
 from heed.apps.documents.tagged_text import Place
 from heed.apps.documents.target_words import WITHIN_WORD, TargetWord
 
+_Solid = TargetWord | Place | None  # a word, a thing between words, or an end of the sentence
+
 
 def write_items(
     order: list[Tag | int | Place], tokens: list[TargetWord], texts: tuple[str, str], breaks: dict[int, Place]
 ) -> list[Item]:
-    """The items: between two words first what closes or follows, then the white space or line end, then the rest.
-
-    Things that stand before the line end in the source stand before it here.
-    """
-    # waiting: tags and things behind the last word; whose side of the white space they take is known at the next word.
-    source, target = texts
+    """The items of a sentence. texts: source and translation; breaks: the line end before a word."""
     output: list[Item] = []
-    waiting: list[Tag | Place] = []
-    last = 0
-
-    def write_thing(place: Place) -> None:
-        """A thing with a text, such as an address, is never glued to a word that it did not touch in the source."""
-        if place.tag.text and _touches_before(_last_sign(output), source[place.offset - 1 : place.offset]):
-            output.append(" ")
-        output.append(item_of(place.tag))
-
-    # What waits, around the white space or line end before the next word: first what touches the word before.
-    def flush(gap: str, line_end: Place | None) -> None:
-        behind = (
-            i for i, tag in enumerate(waiting) if not (tag.follows if isinstance(tag, Place) else tag.kind == "close")
-        )
-        n_closing = next(behind, len(waiting))
-        for tag in waiting[:n_closing]:
-            if isinstance(tag, Place):
-                write_thing(tag)
-            else:
-                output.append(item_of(tag))
-
-        # A line end takes the place of the white space; what stood before it in the source comes before it.
-        if line_end is None:
-            write_spaced(waiting[n_closing:], [gap] if gap else [])
-        else:
-            n_before = n_closing
-            for tag in waiting[n_closing:]:
-                is_behind = tag.offset > line_end.offset if isinstance(tag, Place) else tag.kind == "open"
-                if is_behind and not _ends_paragraph(tag):
-                    break
-                n_before += 1
-            if n_closing < n_before:
-                write_spaced(waiting[n_closing:n_before], [gap] if gap else [])
-                if output[-1] == " ":
-                    output.pop()
-            write_spaced(waiting[n_before:], [line_end.tag])
-        waiting.clear()
-
-    # Tags behind the white space, which may stand before, among or behind them, as in the source.
-    def write_spaced(tags: list[Tag | Place], gap: list[Item]) -> None:
-        space = bool(gap) or not output
-        output.extend(gap)
-        owed = False  # white space that follows a thing, but no closing tag: Markdown's would not close there
-
-        # White space stands on the sides where it stood, but behind no opening tag: Markdown's would not open there.
-        wanted = [False] * (len(tags) + 1)
-        for i in reversed(range(len(tags))):
-            tag = tags[i]
-            if isinstance(tag, Place):
-                wanted[i] = source[tag.offset - 1 : tag.offset].isspace()
-            elif tag.kind == "open":
-                wanted[i] = wanted[i + 1]
-
-        # Two things that touch in the source touch here; white space behind the last one is written at the end.
-        before: Tag | Place | None = None
-        for i, tag in enumerate(tags):
-            touches = isinstance(tag, Place) and isinstance(before, Place) and before.offset == tag.offset
-            before = tag
-            if isinstance(tag, Tag) and tag.kind == "close":
-                output.append(item_of(tag))
-                continue
-            kind = tag.tag.kind if isinstance(tag, Place) else tag.kind
-            if kind not in ("break", "close") and not touches and (owed or (wanted[i] and not space)):
-                output.append(" ")
-                space = True
-            if kind != "close":
-                owed = False
-            if isinstance(tag, Tag):
-                output.append(item_of(tag))
-            else:
-                write_thing(tag)
-                space = kind in ("break", "open")
-                owed = owed or (not space and source[tag.offset : tag.offset + 1].isspace())
-        output.extend([" "] * owed)
-
-    # Word by word: what waits before it, then the word, or the text that stays in its place.
-    before: TargetWord | None = None  # what stands for words and comes directly before
-    for entry in order:
-        if not isinstance(entry, int):
-            if isinstance(entry, Place) and entry.tag.text:
-                before = TargetWord(last, last, (entry.offset, entry.offset))
-            waiting.append(entry)
+    between: list[Tag | Place] = []  # tags and things since the last word
+    before: TargetWord | None = None
+    for entry in [*order, None]:
+        if isinstance(entry, Tag | Place):
+            between.append(entry)
             continue
-        token = tokens[entry]
-        gap, line_end = target[last : token.start], breaks.get(entry)
-        flush(gap, line_end)
-        text = target[token.start : token.end]
-        # As in `write_thing`, of two words in a row of which one stands for itself.
-        if not gap and line_end is None and not (output and _last_sign(output).isspace()):
-            first, last_sign = token.source[0], _last_sign(output)
-            if token.kept:
-                glued = _touches_before(last_sign, source[first - 1 : first])
-            else:
-                glued = before is not None and _touches(text[0], source[before.source[1] : before.source[1] + 1])
-            output.extend([" "] * glued)
-        output.append(item_of(token.kept) if token.kept else text)
-        last, before = token.end, token if token.kept else None
-    flush(target[last:], None)
-    return output
+        token = None if entry is None else tokens[entry]
+        output += _spaced(before, between, token, texts, None if entry is None else breaks.get(entry))
+        if token is not None:
+            output.append(item_of(token.kept) if token.kept else texts[1][token.start : token.end])
+        before, between = token, []
+    return [item for item in output if item != ""]
+
+
+def _spaced(
+    before: TargetWord | None,
+    between: list[Tag | Place],
+    token: TargetWord | None,
+    texts: tuple[str, str],
+    line_end: Place | None,
+) -> list[Item]:
+    """What stands between two words, with white space where it belongs, or a line end in its place."""
+    # A separator before and behind each thing.
+    source, target = texts
+    gap = target[before.end : token.start] if before and token else ""
+    things = [i for i, entry in enumerate(between) if isinstance(entry, Place) and not _is_tag(entry)]
+    solids: list[_Solid] = [before, *(entry for i in things if isinstance(entry := between[i], Place)), token]
+    separators = [_separator(a, b, gap, source, target) for a, b in pairwise(solids)]
+    if gap and not any(separators) and not any(_is_break(solid) for solid in solids):
+        follows = (isinstance(solid, Place) and solid.follows for solid in solids[1:-1])
+        separators[next((k for k, follow in enumerate(follows) if not follow), len(things))] = gap
+
+    # The place of each among the tags, then that of a line end, which replaces the separator there.
+    places: dict[int, Item] = {}
+    for first, last, separator in zip([0, *(i + 1 for i in things)], [*things, len(between)], separators, strict=True):
+        while first < last and _is_tag(between[first], "close"):
+            first += 1
+        places[first] = separator
+    if line_end is not None:
+        place = _place_of_line_end(between, line_end)
+        slot = max(first for first in places if first <= place) if any(first <= place for first in places) else 0
+        places.pop(slot, None)
+        places[place] = line_end.tag
+    written: list[Item] = []
+    for i, entry in enumerate(between):
+        written += [places[i]] if i in places else []
+        written.append(item_of(entry.tag if isinstance(entry, Place) else entry))
+    return [*written, places[len(between)]] if len(between) in places else written
+
+
+def _separator(a: _Solid, b: _Solid, gap: str, source: str, target: str) -> str:
+    """What separates two things or words that are neighbours in the translation; gap: between the words around."""
+    if a is None or b is None or _is_break(a) or _is_break(b):
+        return ""
+    exact = [solid for solid in (a, b) if isinstance(solid, Place) or solid.kept]
+    if not exact:
+        return gap
+    (_, a_end), (b_start, _) = _span(a), _span(b)
+    separator = source[a_end:b_start]
+    are_neighbours = a_end <= b_start and not separator.strip()
+    if are_neighbours and (len(exact) == 2 or (separator and isinstance(exact[0], Place))):
+        return separator
+
+    # No neighbours: nothing that stays is glued to what it did not touch.
+    sides = source[a_end : a_end + 1], source[max(b_start - 1, 0) : b_start]
+    in_text = isinstance(a, TargetWord) and isinstance(b, TargetWord)
+    if in_text and gap:
+        return gap
+    if len(exact) == 2:
+        return " " if (_text(a) and _text(b)) or any(map(str.isspace, sides)) else ""
+    if isinstance(b, Place) or (isinstance(b, TargetWord) and b.kept):
+        sign, side, glued = _sign(a, target, -1), sides[1], _touches_before
+    else:
+        sign, side, glued = _sign(b, target, 0), sides[0], _touches
+    if not in_text and side.isspace():
+        return " " if gap or sign.isalnum() else ""
+    return " " if _text(exact[0]) and glued(sign, side) else ""
+
+
+def _span(solid: TargetWord | Place) -> tuple[int, int]:
+    """Where it stands in the source."""
+    return solid.source if isinstance(solid, TargetWord) else (solid.offset, solid.offset + solid.length)
+
+
+def _text(solid: _Solid) -> str:
+    """What a thing stands for, "" if that is no text."""
+    tag = solid.tag if isinstance(solid, Place) else solid.kept if solid else None
+    return tag.text if tag else ""
+
+
+def _sign(solid: TargetWord | Place, target: str, place: int) -> str:
+    return target[solid.start : solid.end][place] if isinstance(solid, TargetWord) else ""
+
+
+def _is_tag(entry: Tag | Place, kind: str = "") -> bool:
+    """Whether it is a tag of an element, of this kind if one is given."""
+    found = (entry.tag if isinstance(entry, Place) else entry).kind
+    return found == kind if kind else found in ("open", "close")
+
+
+def _is_break(solid: _Solid) -> bool:
+    return isinstance(solid, Place) and solid.tag.kind == "break"
+
+
+def _place_of_line_end(between: Sequence[Tag | Place], line_end: Place) -> int:
+    """How many of these come before the line end: what closes or follows a word, and what stood before it."""
+    place = 0
+    while place < len(between) and (
+        entry.follows if isinstance(entry := between[place], Place) else entry.kind == "close"
+    ):
+        place += 1
+    while place < len(between):
+        entry = between[place]
+        is_behind = entry.offset > line_end.offset if isinstance(entry, Place) else entry.kind == "open"
+        if is_behind and not _ends_paragraph(entry):
+            break
+        place += 1
+    return place
 
 
 def _ends_paragraph(tag: Tag | Place) -> bool:
@@ -132,16 +156,3 @@ def _touches(sign: str, source_sign: str) -> bool:
 def _touches_before(sign: str, source_sign: str) -> bool:
     """As `_touches`, before what stands for words, where punctuation is not glued to it either: "end.https://…"."""
     return _touches(sign, source_sign) or (sign in ".,;:!?" and source_sign in " ([")
-
-
-def _last_sign(output: list[Item]) -> str:
-    """The character that the items end with, tags of elements aside; a space if there is none."""
-    for item in reversed(output):
-        if isinstance(item, str):
-            if item:
-                return item[-1]
-        elif item.kind == "atom":
-            return item.text[-1:] or " "
-        elif item.kind not in ("open", "close"):
-            return " "
-    return " "

@@ -11,7 +11,7 @@ from itertools import pairwise
 from heed.apps.documents.items import EVERY_LINE, Item, Tag
 from heed.apps.documents.sentences import Span, Splitter, strip_span
 from heed.apps.documents.terms import Terms
-from heed.apps.documents.translation import Draft, Question
+from heed.apps.documents.translation import Draft, Question, expanded
 
 _LINE = re.compile(r"\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
 _COLUMNS = re.compile(r"(\t+ *| {3,})")
@@ -81,25 +81,33 @@ class TextDraft:
     by_line: each line is a sentence. terms: those that have a given translation; the sources hold it then.
     """
 
-    def __init__(self, text: str, split: Splitter, *, by_line: bool = False, terms: Terms | None = None):
+    def __init__(
+        self,
+        text: str,
+        split: Splitter,
+        *,
+        by_line: bool = False,
+        keep: tuple[str, ...] = (),
+        terms: Terms | None = None,
+    ):
         items = _read_lines(text) if by_line else read_text(text)
         items = items if terms is None else terms.mark(items)
-        self._draft = Draft(items, split=_whole if by_line else split)
-        self.questions = self._draft.questions
+        self._draft = Draft(items, split=_whole if by_line else split, keep=keep)
+        self.questions, self.nested = self._draft.questions, self._draft.nested
         # The sentences as they stand in the text, and where each begins there.
         self.sources: list[str] = []
         self.starts: list[int] = []
         length = 0
         for part in self._draft.parts:
-            source = write_text(part.sentence.items() if isinstance(part, Question) else (part,))
+            source = write_text(expanded([part], {}))
             if isinstance(part, Question):
                 self.sources.append(source)
                 self.starts.append(length)
             length += len(source)
 
     def text(self, answers: Iterable[Sequence[Item]]) -> str:
-        """The text with the answer to each question in its place."""
-        return write_text(self._draft.items(answers))
+        """The text with an answer in the place of each question."""
+        return write_text(self._draft.items(dict(zip(self.questions, answers, strict=True))))
 
 
 def _read_lines(text: str) -> list[Item]:

@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from heed.apps.documents.atoms import KEPT
 from heed.apps.documents.items import Item, LiteralMarkup, Tag
-from heed.apps.documents.placeholders import KEPT
 
 MAX_WORDS = 20  # of a term, which is searched at every word
 # Scripts without spaces between words, in which each character counts as a word.

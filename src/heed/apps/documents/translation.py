@@ -7,12 +7,13 @@ wait for them in any way: `run_job` calls a function, a server lets its event lo
 import re
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar
 
-from heed.apps.documents.items import EVERY_LINE, Item, Kind, LiteralMarkup, Tag, as_cut, with_matched_tags
-from heed.apps.documents.placeholders import KEPT, pair_tags
+from heed.apps.documents.atoms import kept_pattern
+from heed.apps.documents.blocks import text_of_block
+from heed.apps.documents.items import EVERY_LINE, Cases, Item, Tag, Verbatim, as_cut, with_matched_tags
 from heed.apps.documents.placement import place_tags
 from heed.apps.documents.sentences import WHITE_SPACE, Span, Splitter
 from heed.apps.documents.tagged_text import Place, TaggedText, has_words
@@ -36,7 +37,6 @@ TranslationJob = Generator[list[Sentence], Sequence[Translated], T]
 _RUN = re.compile(f"[{WHITE_SPACE}]+")
 # An element that begins or ends within a sentence joins the sentences that it touches, up to this many characters.
 MAX_JOINED = 2_000
-MAX_KEPT = 200  # characters of inline code that the model reads; of longer code it sees nothing
 
 
 def run_job(job: TranslationJob[T], translate: Translate) -> T:
@@ -50,7 +50,7 @@ def run_job(job: TranslationJob[T], translate: Translate) -> T:
         return found
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Question:
     """What the model is asked for a sentence: its words on one line, with single spaces.
 
@@ -80,6 +80,15 @@ class Question:
         """Whether its alignment matters."""
         return any(place.tag.kind != "spelling" for place in self.sentence.tags)
 
+    def nested(self) -> "Iterator[Question]":
+        """The questions of the messages in it."""
+        for place in self.sentence.tags:
+            if isinstance(place.tag.markup, Verbatim):
+                for item in place.tag.markup.items:
+                    if isinstance(item, Question):
+                        yield item
+                        yield from item.nested()
+
     def without_texts(self) -> "Question":
         """The question without code and addresses, for which things between words stand."""
         return Question.of(_without_texts(self.sentence))
@@ -106,6 +115,9 @@ class Question:
         return self.original_starts[word] + place - self.starts[word]
 
 
+Answers = Mapping[Question, Sequence[Item]]
+
+
 def _lost_line_ends(sentence: TaggedText, items: list[Item]) -> list[Tag]:
     """The line ends that the translation has no words for, in a format that must have as many as before."""
     written = Counter(item.markup for item in items if isinstance(item, Tag) and item.kind == "break")
@@ -120,54 +132,59 @@ def _lost_line_ends(sentence: TaggedText, items: list[Item]) -> list[Tag]:
 
 
 class Draft:
-    """Items as questions to the model, and what stands between them."""
+    """Items as questions to the model, and what stands between them.
 
-    def __init__(self, items: Sequence[Item], *, split: Splitter):
-        self.parts: list[Item | Question] = []
-        for part in _parts(with_matched_tags(items), split):
-            if not isinstance(part, TaggedText):
-                self.parts.append(part)
-            elif has_words(part):
-                self.parts.append(Question.of(part))
-            else:
-                self.parts += part.items()
+    nested: questions for the words of messages that stand in a sentence, so that its answer holds theirs.
+    """
+
+    def __init__(self, items: Sequence[Item], *, split: Splitter, keep: tuple[str, ...] = ()):
+        self.parts = list(_Cutter(split, keep).parts(with_matched_tags(items)))
         self.questions = [part for part in self.parts if isinstance(part, Question)]
+        self.nested = [inner for question in self.questions for inner in question.nested()]
 
-    def items(self, answers: Iterable[Sequence[Item]]) -> list[Item]:
-        """The items with the answer to each question in its place."""
-        following = iter(answers)
+    def items(self, answers: Answers) -> list[Item]:
+        """The items with the answers in the places of the questions; a question without one as it was."""
         items: list[Item] = []
         for part in self.parts:
-            if isinstance(part, Question):
-                items += next(following)
-            elif isinstance(part, Tag) or part.strip(WHITE_SPACE) or not _ends_line(items):
-                items.append(part)  # no space begins a line that a sentence too short for its lines has ended
+            if not isinstance(part, str) or part.strip(WHITE_SPACE) or not _ends_line(items):
+                items += expanded([part], answers)  # no space begins a line that a sentence too short has ended
         return _merge_texts(items)
+
+
+def expanded(parts: "Iterable[Item | Question]", answers: Answers) -> Iterator[Item]:
+    """The parts with the answers to the questions among them and within their tags; those without one as they were."""
+    for part in parts:
+        if isinstance(part, Question):
+            yield from expanded(answers.get(part) or part.sentence.items(), answers)
+        elif isinstance(part, Tag) and isinstance(part.markup, Verbatim):
+            yield from expanded(part.markup.items, answers)
+        else:
+            yield part
 
 
 def _ends_line(items: list[Item]) -> bool:
     return bool(items) and isinstance(items[-1], Tag) and items[-1].kind == "break"
 
 
-def items_job(items: Sequence[Item], *, split: Splitter) -> TranslationJob[list[Item]]:
+def items_job(items: Sequence[Item], *, split: Splitter, keep: tuple[str, ...] = ()) -> TranslationJob[list[Item]]:
     """The items in the other language. Asks for all sentences at once.
 
-    It asks again for sentences whose inline code or addresses did not survive: without these.
+    It asks again for sentences whose inline code or addresses did not survive: without these. keep: as for
+    `kept_pattern`.
     """
-    draft = Draft(items, split=split)
-    if not draft.questions:
-        return draft.items([])
-    results = yield [Sentence(question.text, question.has_tags) for question in draft.questions]
-    answers = [question.answer(result) for question, result in zip(draft.questions, results, strict=True)]
-    again = [i for i, answer in enumerate(answers) if answer is None]
-    bare = {i: draft.questions[i].without_texts() for i in again}
-    asked = [i for i in again if has_words(bare[i].sentence)]
-    if asked:
-        results = yield [Sentence(bare[i].text, bare[i].has_tags) for i in asked]
-        for i, result in zip(asked, results, strict=True):
-            answers[i] = bare[i].answer(result)
-    whole = (list(question.sentence.items()) for question in draft.questions)
-    return draft.items(answer or unchanged for answer, unchanged in zip(answers, whole, strict=True))
+    draft = Draft(items, split=split, keep=keep)
+    answers: dict[Question, list[Item]] = {}
+    asked = {question: question for question in (*draft.questions, *draft.nested)}
+    while asked:
+        results = yield [Sentence(question.text, question.has_tags) for question in asked.values()]
+        lost: dict[Question, Question] = {}
+        for (whole, question), result in zip(asked.items(), results, strict=True):
+            if (answer := question.answer(result)) is not None:
+                answers[whole] = answer
+            elif has_words((bare := question.without_texts()).sentence):
+                lost[whole] = bare
+        asked = lost
+    return draft.items(answers)
 
 
 def _merge_texts(items: Iterable[Item]) -> list[Item]:
@@ -199,57 +216,88 @@ def _without_texts(sentence: TaggedText) -> TaggedText:
     return TaggedText("".join(texts) + sentence.text[last:], tags)
 
 
-def _parts(items: Sequence[Item], split: Splitter) -> Iterator[Item | TaggedText]:
-    """Cuts, tags and white space between sentences as they are; sentences with their tags."""
-    block: list[Item] = []
+class _Cutter:
+    """Cuts items into sentences. in_cases: they are words of an ICU message."""
+
+    def __init__(self, split: Splitter, keep: tuple[str, ...], *, in_cases: bool = False):
+        self._split, self._keep = split, keep
+        self._kept = kept_pattern(keep, in_cases=in_cases)
+
+    def parts(self, items: Sequence[Item]) -> "Iterator[Item | Question]":
+        """Cuts, tags and white space between sentences as they are; sentences with their tags."""
+        block: list[Item] = []
+        for item in items:
+            if isinstance(item, Tag) and item.kind == "cut":
+                yield from self._sentences(block)
+                yield item
+                block = []
+            else:
+                block.append(item)
+        yield from self._sentences(block)
+
+    def _sentences(self, block: list[Item]) -> "Iterator[Item | Question]":
+        # Tags between words that need no translation stay where they are.
+        whole = self._with_cut_cases(text_of_block(block, self._kept))
+        if not has_words(whole):
+            yield from _flat(whole.items())
+            return
+
+        # Elements too long to join sentences become cuts; what is between them is split again.
+        spans, too_long = _join_sentences(self._split(whole.text), whole)
+        if too_long:
+            cut = {whole.tags[place].item for place in too_long}
+            opened = [as_cut(item) if i in cut and isinstance(item, Tag) else item for i, item in enumerate(block)]
+            yield from self.parts(opened)
+            return
+
+        # Every tag before place k is written; the others belong to this sentence or to later ones.
+        tags, k, last = whole.tags, 0, 0
+        for n, (start, end) in enumerate(spans):
+            next_start = spans[n + 1][0] if n + 1 < len(spans) else len(whole.text)
+
+            # What stands before the sentence, then what belongs to it, by its place and its partner's.
+            first = k
+            while first < len(tags) and tags[first].offset <= start and not _begins_within(whole, first, start, end):
+                first += 1
+            after = max(first, bisect_left(tags, end, key=lambda place: place.offset))
+            begun = range(first, after)
+            for place in range(after, len(tags)):
+                if tags[place].offset > next_start:
+                    break
+                if tags[place].partner in begun:
+                    after = place + 1
+            if first < after:  # white space within an element stays there if nothing changes
+                start, end = min(start, tags[first].offset), max(end, tags[after - 1].offset)
+            yield from _flat(whole.items((last, start), tags[k:first]))
+            inside = [replace(place, offset=place.offset - start) for place in tags[first:after]]
+            sentence = TaggedText(whole.text[start:end], inside)
+            yield from [Question.of(sentence)] if has_words(sentence) else _flat(sentence.items())
+            k, last = after, end
+        yield from _flat(whole.items((last, len(whole.text)), tags[k:]))
+
+    def _with_cut_cases(self, whole: TaggedText) -> TaggedText:
+        """The text, where the words of messages' cases are questions."""
+        if not any(isinstance(place.tag.markup, Cases) for place in whole.tags):
+            return whole
+        cutter = _Cutter(self._split, self._keep, in_cases=True)
+        tags: list[Place] = []
+        for place in whole.tags:
+            if isinstance(place.tag.markup, Cases):
+                made: list[Item | Question] = []
+                for part in place.tag.markup.items:
+                    made += cutter.parts(with_matched_tags(part)) if isinstance(part, list) else [part]
+                place = replace(place, tag=replace(place.tag, markup=Verbatim(made)))
+            tags.append(place)
+        return TaggedText(whole.text, tags)
+
+
+def _flat(items: Iterable[Item]) -> "Iterator[Item | Question]":
+    """The items, with those of messages and divided addresses in their places."""
     for item in items:
-        if isinstance(item, Tag) and item.kind == "cut":
-            yield from _sentences(block, split)
-            yield item
-            block = []
+        if isinstance(item, Tag) and isinstance(item.markup, Verbatim):
+            yield from item.markup.items
         else:
-            block.append(item)
-    yield from _sentences(block, split)
-
-
-def _sentences(block: list[Item], split: Splitter) -> Iterator[Item | TaggedText]:
-    # Tags between words that need no translation stay where they are.
-    whole = _text_of_block(block)
-    if not has_words(whole):
-        yield from block
-        return
-
-    # Elements too long to join sentences become cuts; what is between them is split again.
-    spans, too_long = _join_sentences(split(whole.text), whole)
-    if too_long:
-        cut = {whole.tags[place].item for place in too_long}
-        opened = [as_cut(item) if i in cut and isinstance(item, Tag) else item for i, item in enumerate(block)]
-        yield from _parts(opened, split)
-        return
-
-    # Every tag before place k is written; the others belong to this sentence or to later ones.
-    tags, k, last = whole.tags, 0, 0
-    for n, (start, end) in enumerate(spans):
-        next_start = spans[n + 1][0] if n + 1 < len(spans) else len(whole.text)
-
-        # What stands before the sentence, then what belongs to it, by its place and its partner's.
-        first = k
-        while first < len(tags) and tags[first].offset <= start and not _begins_within(whole, first, start, end):
-            first += 1
-        after = max(first, bisect_left(tags, end, key=lambda place: place.offset))
-        begun = range(first, after)
-        for place in range(after, len(tags)):
-            if tags[place].offset > next_start:
-                break
-            if tags[place].partner in begun:
-                after = place + 1
-        if first < after:  # white space within an element stays there if nothing changes
-            start, end = min(start, tags[first].offset), max(end, tags[after - 1].offset)
-        yield from whole.items((last, start), tags[k:first])
-        inside = [replace(place, offset=place.offset - start) for place in tags[first:after]]
-        yield TaggedText(whole.text[start:end], inside)
-        k, last = after, end
-    yield from whole.items((last, len(whole.text)), tags[k:])
+            yield item
 
 
 def _begins_within(whole: TaggedText, place: int, start: int, end: int) -> bool:
@@ -258,63 +306,6 @@ def _begins_within(whole: TaggedText, place: int, start: int, end: int) -> bool:
     if tag.tag.kind == "open":
         return start < whole.tags[tag.partner].offset < end
     return tag.offset == start and bool(tag.tag.text)
-
-
-def _text_of_block(block: list[Item]) -> TaggedText:
-    """The block as one text; addresses and placeholders are atoms, tags that are written as text are tags."""
-    # Places count characters of the text that the model reads, partners count tags of the whole block.
-    texts: list[str] = []
-    tags: list[Place] = []
-    opened: list[int] = []
-    length = 0
-    for i, item in enumerate(block):
-        if isinstance(item, str):
-            words, found = _words_and_tags(item)
-            base = len(tags)
-            for place in found:
-                partner = base + place.partner if place.partner >= 0 else -1
-                tags.append(replace(place, offset=length + place.offset, partner=partner))
-        else:
-            # The model reads short code and a spelling as words, of longer code and of other tags nothing.
-            if item.kind == "break":
-                words = " " if item.hyphen is None else ""
-            else:
-                words = item.text if item.kind == "spelling" else " ".join(item.text.split())
-            if len(words) > MAX_KEPT:
-                words = ""
-
-            # Opening and closing tags learn of each other when the closing one comes.
-            place = Place(length, replace(item, text=words if item.kind in ("atom", "spelling") else ""), item=i)
-            tags.append(place)
-            if item.kind == "open":
-                opened.append(len(tags) - 1)
-            elif item.kind == "close":
-                partner = opened.pop()
-                tags[-1] = replace(place, partner=partner)
-                tags[partner] = replace(tags[partner], partner=len(tags) - 1)
-        texts.append(words)
-        length += len(words)
-    return TaggedText("".join(texts), tags)
-
-
-def _words_and_tags(text: str) -> tuple[str, list[Place]]:
-    """A text without the tags of its elements, and the places of these and of all else that is not words."""
-    matches = list(KEPT.finditer(text))
-    partners = pair_tags(matches)
-    words: list[str] = []
-    places: list[Place] = []
-    last = n_cut = 0
-    for number, match in enumerate(matches):
-        markup, offset = LiteralMarkup(match[0]), match.start() - n_cut
-        if number in partners:
-            kind: Kind = "close" if match["end"] else "open"
-            places.append(Place(offset, Tag(kind, markup, match["name"]), partners[number]))
-            words.append(text[last : match.start()])
-            last = match.end()
-            n_cut += len(markup)
-        else:
-            places.append(Place(offset, Tag("atom", markup, text=match[0])))
-    return "".join(words) + text[last:], places
 
 
 def _join_sentences(spans: list[Span], whole: TaggedText) -> tuple[list[Span], list[int]]:

@@ -17,7 +17,7 @@ from heed.apps.documents.plain_text import TextDraft
 from heed.apps.documents.sentences import splitter
 from heed.apps.documents.tagged_text import has_words
 from heed.apps.documents.terms import Terms
-from heed.apps.documents.translation import Question
+from heed.apps.documents.translation import Question, expanded
 from heed.apps.serving.document_workers import FILES_AT_ONCE, DocumentWorkers
 from heed.apps.serving.doors import Doors
 from heed.apps.serving.engine import Engine, off_event_loop
@@ -328,8 +328,31 @@ class Service:
 
         Sentences whose placeholders or addresses do not survive are asked for again, without these.
         """
-        asked = {(i, j): question for i, draft in enumerate(drafts) for j, question in enumerate(draft.questions)}
         deadline = self.deadline()
+
+        def asked(questions: Sequence[Sequence[Question]]) -> AsyncGenerator[tuple[int, int, Answer]]:
+            return self._asked(questions, pairs, deadline=deadline, n_best=n_best, prefix=prefix)
+
+        # First the words of messages that stand in sentences, which are few.
+        nested: dict[Question, list[Item]] = {}
+        if any(draft.nested for draft in drafts):
+            async with aclosing(asked([draft.nested for draft in drafts])) as results:
+                async for i, j, answer in results:
+                    nested[drafts[i].nested[j]] = answer.items[0]
+        async with aclosing(asked([draft.questions for draft in drafts])) as results:
+            async for i, j, answer in results:
+                yield i, j, replace(answer, items=tuple(list(expanded(items, nested)) for items in answer.items))
+
+    async def _asked(
+        self,
+        questions: Sequence[Sequence[Question]],
+        pairs: Sequence[tuple[str, str]],
+        *,
+        deadline: float,
+        n_best: int,
+        prefix: str,
+    ) -> AsyncGenerator[tuple[int, int, "Answer"]]:
+        asked = {(i, j): question for i, of_text in enumerate(questions) for j, question in enumerate(of_text)}
         while asked:
             places, lost = list(asked), dict[tuple[int, int], Question]()
             texts, of_texts = [[question.text] for question in asked.values()], [pairs[i] for i, _ in places]

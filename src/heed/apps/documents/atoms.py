@@ -1,0 +1,244 @@
+"""Atoms: parts of a text that stay as they are, such as addresses, placeholders and tags written as text.
+
+No model copies them reliably. All patterns are bounded, so that each beginning of a match costs little.
+"""
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from heed.errors import HeedError
+
+
+class AtomKind(NamedTuple):
+    """A kind of atoms: its pattern, of which case is ignored unless it says otherwise, and examples, each a match."""
+
+    name: str
+    pattern: str
+    examples: Sequence[str]
+
+
+# The first kind that matches at a place wins. Punctuation at an address's end belongs to the sentence.
+_ADDRESSES = (
+    AtomKind(
+        "address",
+        r"""(?:\b[a-z][a-z0-9+.-]{1,20}://|mailto:|www\.)[^\s<>"]{1,2000}(?<![.,;:!?)\]'])""",
+        ("http://a.b/c?d=e", "ssh://git@host/x", "www.a.de/b", "mailto:a@b.c"),
+    ),
+    AtomKind("mail", r"(?<![\w.+-])[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}", ("ann@example.org",)),
+    # Without a scheme, in small letters: "end.Now" is a missing space.
+    AtomKind(
+        "host",
+        r"""(?<![\w@.-])(?-i:(?:[a-z0-9][a-z0-9-]{0,62}\.){1,8}
+          (?:com|org|net|edu|gov|io|dev|app|info|eu|de|fr|es|it|pt|br|ch|nl|pl|uk))(?![\w-]|\.\w)
+          (?:/(?:[^\s<>"]{0,2000}(?<![.,;:!?)\]']))?)?""",
+        ("example.org", "docs.python.org/3/x.html"),
+    ),
+)
+_OTHERS = (
+    # Two names at least, or a beginning that only files have.
+    AtomKind(
+        "file",
+        r"""(?<![\w/\\.~])(?:~|\.{1,2})?/[\w.+-]{1,255}(?:/[\w.+-]{1,255}){1,30}/?(?<!\.)
+          | (?<![\w/\\.~])(?:~|\.{1,2})/[\w.+-]{1,255}(?<!\.)
+          | (?<!\w)(?:[a-z]:|\\\\[\w.-]{1,63})\\[^\s<>:"|?*]{1,255}(?<![.,;!)\]'])""",
+        ("/usr/bin/python", "~/.profile", "./configure", "../src", r"C:\Users\ann"),
+    ),
+    # Of Jinja, Django, Handlebars, Vue, ERB, PHP.
+    AtomKind(
+        "template",
+        r"""\{{2,3}[^{}]{1,500}\}{2,3} | \{%[^{}]{1,500}%\} | \{\#[^{}]{1,500}\#\} | <%[^<>]{1,500}%>
+          | <\?[^<>]{1,500}\?>""",
+        ("{{x}}", "{{0}}", "{{ user.name | upper }}", "{{{raw}}}", "{%endif%}", "{# a note #}", "<%= user %>",
+         "<?= $user ?>"),
+    ),
+    # Those of ICU's messages that have no words; for the others see `find_messages`.
+    AtomKind(
+        "argument",
+        r"\{\s?\w{1,60},\s?(?:choice|number|date|time)\b[^{}]{0,200}+\}",
+        ("{n, number}", "{day,date,short}"),
+    ),
+    AtomKind(
+        "variable",
+        r"""[$%\#@]\{[^{}]{1,200}\} | \$\([\w.-]{1,100}\) | (?<![\w$])\$[a-z_]\w{0,60}
+          | \{(?:\s?[^\s{}]{1,100}\s?|\w{1,60}(?:[.\[][^\s{}]{1,60})?:[^{}]{1,60})?\}
+          | (?<![\w%])%[a-z_]\w{1,60}%(?![%\w(]) | (?<!\w)__(?-i:[A-Z][A-Z0-9_]{0,60})__(?!\w)""",
+        ("${total}", "%{count}", "#{user.name}", "$(file)", "$total", "{}", "{0}", "{ count }", "{user.name}",
+         "{name!r}", "{price:>8,.2f}", "%PATH%", "__COUNT__"),
+    ),
+    # What printf and its like know; "100%ig" is a word.
+    AtomKind(
+        "format",
+        r"""%\([^()\s]{1,100}\)[-+0\#]{0,3}\d{0,3}(?:\.\d{1,3})?(?-i:[diouxXeEfFgGcrsa])
+          | %% | (?<![\d%])%(?:\d{1,2}\$)?[-+0\#']{0,3}(?:\*|\d{1,3})?(?:\.(?:\*|\d{1,3}))?(?-i:hh?|ll?|[Lqjzt])?
+          (?-i:[diouxXeEfFgGaAcCsSpn@])""",
+        ("%s", "%d", "%1$s", "%2$05.1f", "%-10s", "%@", "%lld", "%(name)s", "%(price).2f", "%%"),
+    ),
+    AtomKind(
+        "character", r"&(?:[a-z][a-z0-9]{1,31}|\#\d{1,7}|\#x[0-9a-f]{1,6}); | \\(?-i:[nrt](?![a-z]))",
+        ("&nbsp;", "&#228;", r"\n"),
+    ),
+    # What programs put in a placeholder's stead before they ask for a translation.
+    AtomKind(
+        "mask",
+        r"\[(?-i:[A-Z]{1,3}\d{1,6}[A-Z]{0,3})\] | (?<!\#)\#{2,3}\w{1,60}\#{2,3}(?!\#)",
+        ("[X5X]", "[T12]", "###T01###", "##name##"),
+    ),
+    # Of the net: a number's sign, as in "#5", and a time's colons are none.
+    AtomKind("mention", r"(?<![\w.@/+-])@\w{1,60}(?:[.-]\w{1,60}){0,4}(?:@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8})?",
+             ("@ann_b", "@ann@social.example")),
+    AtomKind("hashtag", r"(?<![\w&\#/])\#(?=\w{0,60}[^\W\d_])\w{1,100}", ("#CatsOfTheWeek", "#2fast")),
+    AtomKind("emoji code", r"(?<![\w:]):(?:[a-z][\w+-]{1,40}|[+-]1|100):(?![\w:])", (":party_parrot:", ":+1:")),
+    AtomKind("comment", r"<!--[^<>]{0,1000}-->", ("<!-- a note -->",)),
+    AtomKind(
+        "tag",
+        r"""<(?P<end>/)?(?P<name>[a-z0-9][\w:.-]{0,60})
+          (?:\s{1,10}[\w:@.-]{1,60}\s{0,10}=\s{0,10}(?:"[^"<>]{0,500}"|'[^'<>]{0,500}'|[^\s"'<>=]{1,500}(?=[\s>])))
+          {0,20}\s{0,10}(?P<alone>/)?>""",
+        ("<br/>", "<0>", '<a href="x">', '<x id="1"/>', "</g>"),
+    ),
+)  # fmt: skip
+ATOM_KINDS = (*_ADDRESSES, *_OTHERS)
+# In a message's cases "#" is its number.
+_NUMBER = AtomKind("number", r"(?<![\w\#])\#(?![\w\#])", ("#",))
+ADDRESS = re.compile("|".join(kind.pattern for kind in _ADDRESSES), re.IGNORECASE | re.VERBOSE)
+KEPT = re.compile("|".join(kind.pattern for kind in ATOM_KINDS), re.IGNORECASE | re.VERBOSE)
+_KEPT_IN_CASES = re.compile("|".join(kind.pattern for kind in (*ATOM_KINDS, _NUMBER)), re.IGNORECASE | re.VERBOSE)
+MAX_PAIRS = 100  # of tags in a text; more are no elements, each tag stands for itself
+MAX_BETWEEN = 500  # characters between the two tags of an element
+
+
+@lru_cache(maxsize=64)
+def kept_pattern(keep: tuple[str, ...] = (), *, in_cases: bool = False) -> re.Pattern[str]:
+    """What stays in a text: the atoms, and what a user's expressions match. in_cases: within an ICU message.
+
+    HeedError if an expression is none, or could take long.
+    """
+    builtin = _KEPT_IN_CASES if in_cases else KEPT
+    if not keep:
+        return builtin
+    made = [_bounded(text) for text in keep]
+    if sum(cost for _, cost in made) > MAX_COST:
+        raise HeedError("keep: the expressions together may take too long; give fewer, or smaller repeats.")
+    # The verbose form of the table has no meaning for what a user writes.
+    return re.compile("|".join(f"(?-ix:{pattern})" for pattern, _ in made) + "|" + builtin.pattern, builtin.flags)
+
+
+# The expressions of a user are searched in strangers' texts. So that no text makes one slow, repeats and groups never
+# give back what they matched, and a repeat without an end has one.
+MAX_COST = 1_000  # of all expressions: the sum of their repeats' ends, those within a repeated group multiplied by it
+MAX_KEEP = 200  # characters of an expression
+_MOST, _MOST_IN_GROUP, _MOST_GROUPS = 100, 30, 10  # of a repeat without an end
+_PIECE = re.compile(
+    r"(?P<single>\\[dDwWsSntr]|\\[^\w\s]|\[\^?\]?(?:\\.|[^\]\\])*+\]|[^\\\[\](){}|*+?])|(?P<bound>\\[bB])"
+    r"|(?P<group>\((?:\?:)?(?!\?))"
+)
+_REPEAT = re.compile(r"(?:([*+?])|\{(\d{1,3})(?:(,)(\d{0,3}))?\})(?![*+?])")
+_SAMPLE = "".join(map(chr, range(32, 127))) + "\täé中"
+
+
+def _bounded(text: str) -> tuple[str, int]:
+    """A user's expression, whose repeats are bounded and give nothing back, and its cost. HeedError names a fault."""
+    if not text or len(text) > MAX_KEEP:
+        raise HeedError(f"keep: an expression has 1 to {MAX_KEEP} characters, found {len(text)}.")
+    try:
+        pattern, cost, end = _alternatives(text, 0, depth=0)
+        if end < len(text):
+            raise HeedError(f"{text[end:][:10]} is not understood; the guide says what is")
+        if re.compile(pattern).match(""):
+            raise HeedError("it matches the empty text")
+    except (HeedError, re.error) as error:
+        raise HeedError(f"keep {text[:MAX_KEEP]}: {error}.") from None
+    return pattern, cost
+
+
+def _alternatives(text: str, place: int, *, depth: int) -> tuple[str, int, int]:
+    """The pattern from a place on, its cost, and where it ends."""
+    if depth > 3:
+        raise HeedError("more than 3 groups within each other")
+    output, total, taken = [], 0, ""  # taken: the characters of a repeat that comes directly before
+    while True:
+        if text[place : place + 1] == "|":
+            output.append("|")
+            place, taken = place + 1, ""
+            continue
+        piece = _PIECE.match(text, place)
+        if piece is None:
+            return "".join(output), total, place
+        pattern, cost, place = piece[0], 1, piece.end()
+        if piece["group"]:
+            inner, cost, place = _alternatives(text, place, depth=depth + 1)
+            if text[place : place + 1] != ")":
+                raise HeedError("a bracket is not closed")
+            pattern, place = f"(?>{inner})", place + 1
+        low = high = 1
+        if repeat := _REPEAT.match(text, place):
+            most = _MOST_GROUPS if piece["group"] else _MOST_IN_GROUP if depth else _MOST
+            sign, least, comma, highest = repeat.groups()
+            low, high = {"*": (0, most), "+": (1, most), "?": (0, 1)}.get(sign) or (int(least), int(least))
+            high = (int(highest) if highest else max(low, most)) if comma else high
+            place = repeat.end()
+        if low and taken and piece["single"] and any(re.match(taken, c) and re.match(pattern, c) for c in _SAMPLE):
+            raise HeedError(f"the repeat of {taken} leaves nothing for {pattern}, as repeats give nothing back")
+        taken = pattern if repeat and low < high and piece["single"] else ""
+        output.append(f"{pattern}{{{low},{high}}}+" if repeat else pattern)
+        total += high * cost
+
+
+# ICU's messages
+
+
+class Message(NamedTuple):
+    """An ICU message, such as {n, plural, one {a file} other {# files}}: its span, and the spans of its words."""
+
+    start: int
+    end: int
+    cases: list[tuple[int, int]]
+
+
+_MESSAGE = re.compile(r"\{\s{0,3}\w{1,60}\s{0,3},\s{0,3}(?:plural|select|selectordinal)\s{0,3},", re.IGNORECASE)
+_BRACES = re.compile("[{}]")
+
+
+def find_messages(text: str) -> list[Message]:
+    """The messages of a text that are in no other; what is in their cases may hold further ones."""
+    beginnings = {match.start(): match.end() for match in _MESSAGE.finditer(text)}
+    if not beginnings:
+        return []
+    # One pass pairs all braces; the outermost cases of a message are those that open directly in it.
+    messages: list[Message] = []
+    opened: list[tuple[int, list[tuple[int, int]]]] = []
+    for brace in _BRACES.finditer(text):
+        if brace[0] == "{":
+            opened.append((brace.start(), []))
+        elif opened:
+            start, within = opened.pop()
+            if start in beginnings and within:
+                while messages and messages[-1].start > start:
+                    messages.pop()
+                messages.append(Message(start, brace.end(), within))
+            if opened:
+                opened[-1][1].append((start + 1, brace.start()))
+    return messages
+
+
+def pair_tags(matches: Sequence[re.Match[str]]) -> dict[int, int]:
+    """Which of the matches of KEPT are the two tags of an element: the number of each one's partner."""
+    partners: dict[int, int] = {}
+    opened: list[int] = []
+    for number, match in enumerate(matches):
+        if not match["name"] or match["alone"]:
+            continue
+        if not match["end"]:
+            opened.append(number)
+        elif any(matches[i]["name"] == match["name"] for i in opened[-8:]):
+            while matches[opened[-1]]["name"] != match["name"]:
+                opened.pop()  # such as <br>
+            opening = opened.pop()
+            if match.start() - matches[opening].end() > MAX_BETWEEN:
+                continue
+            partners[number], partners[opening] = opening, number
+            if len(partners) == 2 * MAX_PAIRS:
+                break
+    return partners
