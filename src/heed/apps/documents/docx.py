@@ -26,10 +26,12 @@ from heed.apps.documents.docx_elements import (
     format_of,
     has_part_of_field,
     is_checkbox,
+    is_citation,
     is_dropped_cap,
     is_end,
     is_end_deleted,
     is_link,
+    is_reference,
     is_text_first,
     is_word,
     next_paragraph,
@@ -55,10 +57,12 @@ from heed.apps.documents.docx_items import (
 )
 from heed.apps.documents.docx_package import MAX_UNPACKED, WORD, read_package
 from heed.apps.documents.items import Item, Tag
+from heed.apps.documents.plain_text import COLUMNS
 from heed.apps.documents.sentences import Splitter, needs_translation
 from heed.apps.documents.translation import TranslationJob, items_job
 
 MAX_FIELDS = 8  # fields within each other; the words of deeper ones stay as they are
+MAX_REFERENCE = 200  # characters of a reference or a citation that the model reads
 MAX_NUMBER = 20  # characters of a field's number, such as a page's, that the model reads
 _WORD_WITH_HYPHENS = re.compile(r"[\w-]+")
 
@@ -185,15 +189,20 @@ class _Text:
                 nodes.append(self._field(pieces[place : end + 1], separator - place, depth))
                 place = end + 1
                 continue
-            joint = Thing([], joint=child) if isinstance(child, Joint) else None
-            nodes.append(joint or self._node(run, child, depth))
+            if isinstance(child, Joint):
+                nodes.append(Thing([], joint=child))
+            elif run is not None and child.tag == WORD + "t":
+                # Runs of spaces align columns, which are texts of their own.
+                for part in filter(None, COLUMNS.split(string_of(child))):
+                    is_gap = COLUMNS.fullmatch(part)
+                    nodes.append(Thing([self._run(run, part)], is_end=True) if is_gap else Words(run, part))
+            else:
+                nodes.append(self._node(run, child, depth))
             place += 1
         return nodes
 
     def _node(self, run: Any, child: Any, depth: int) -> Node:
         if run is not None:
-            if child.tag == WORD + "t":
-                return Words(run, string_of(child))
             if child.tag in HYPHENS:
                 return Hyphen(run, HYPHENS[child.tag], child.tag)
             if (base := container_of(child)) is not None:  # ruby's
@@ -212,8 +221,8 @@ class _Text:
         if container is None:
             return Thing([child])
         pieces = list(pieces_of(container))
-        if child.tag == WORD + "fldSimple" and not is_link(child.get(WORD + "instr", "")):
-            return self._result([child], pieces, child, depth)
+        if child.tag == WORD + "fldSimple" and not self._is_read(code := child.get(WORD + "instr", ""), pieces):
+            return self._result([child], pieces, child, depth, is_kept=is_citation(code))
         return self._holder([child], pieces, container, depth)
 
     def _holder(self, head: list[Any], pieces: list[Piece], container: Any, depth: int,
@@ -234,20 +243,29 @@ class _Text:
             code = code_of(pieces)
             return Thing(self._runs(pieces), is_end=code.split()[:1] == ["FORMCHECKBOX"])
         head, shown, tail = pieces[: separator + 1], pieces[separator + 1 : -1], pieces[-1:]
-        if is_link(code_of(head)) and depth < MAX_FIELDS:
+        if self._is_read(code := code_of(head), shown) and depth < MAX_FIELDS:
             return self._holder(self._runs(head), shown, None, depth + 1, self._runs(tail))
-        return self._result(self._runs(head), shown, None, depth, self._runs(tail))
+        return self._result(self._runs(head), shown, None, depth, self._runs(tail), is_kept=is_citation(code))
+
+    def _is_read(self, code: str, shown: list[Piece]) -> bool:
+        """Whether what a field shows is read with the sentence around it: a link, or a short reference."""
+        text = _shown_words(shown)
+        return is_link(code) or (is_reference(code) and len(text) <= MAX_REFERENCE and needs_translation(text))
 
     def _result(self, head: list[Any], shown: list[Piece], container: Any, depth: int,
-                tail: Sequence[Any] = ()) -> Thing:  # fmt: skip
-        """A field. Its result is translated separately: Word computes it again, as another text or part of one."""
-        every = list(all_pieces(shown))
-        text = "".join(string_of(child) for run, child in every if is_word(run, child))
-        has_end = any(is_end(*piece) for piece in every)
-        if needs_translation(text) and depth < MAX_FIELDS:
+                tail: Sequence[Any] = (), *, is_kept: bool = False) -> Thing:  # fmt: skip
+        """A field. Its result is translated separately: Word computes it again, as another text or part of one.
+
+        is_kept: it stays as it is, and the model reads it with its sentence.
+        """
+        text = _shown_words(shown)
+        has_end = any(is_end(*piece) for piece in all_pieces(shown))
+        is_kept = is_kept and len(text) <= MAX_REFERENCE and not has_end
+        if needs_translation(text) and depth < MAX_FIELDS and not is_kept:
             self.within.append(_Text(container, self._copier, pieces=shown, depth=depth + 1))
             return Thing([*head, *([self.within[-1].written] if container is None else []), *tail], has_end)
-        number = text.strip() if len(text) <= MAX_NUMBER and not has_end and not needs_translation(text) else ""
+        is_number = len(text) <= MAX_NUMBER and not has_end and not needs_translation(text)
+        number = text.strip() if is_number or is_kept else ""
         return Thing([*head, *([] if container is not None else self._runs(shown)), *tail], has_end, number)
 
     def _runs(self, pieces: list[Piece]) -> list[Any]:
@@ -332,3 +350,7 @@ class _Text:
         places = [child for run, child in all_pieces(pieces_of(self._cap)) if is_word(run, child)]
         for i, element in enumerate(places):
             element.text = taken.strip() if i == 0 else ""
+
+
+def _shown_words(shown: list[Piece]) -> str:
+    return "".join(string_of(child) for run, child in all_pieces(shown) if is_word(run, child))

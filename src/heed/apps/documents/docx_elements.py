@@ -172,6 +172,19 @@ def code_of(pieces: list[Piece]) -> str:
     return "".join(string_of(child) for _, child in pieces if child.tag == WORD + "instrText")
 
 
+def is_reference(code: str) -> bool:
+    """Whether a field shows words of its document, such as the number of a figure."""
+    return code.split()[:1] in (["REF"], ["PAGEREF"], ["NOTEREF"], ["STYLEREF"])
+
+
+def is_citation(code: str) -> bool:
+    """Whether a field names other works, as Word, EndNote, Zotero and Mendeley write it."""
+    words = code.split()[:2]
+    return words[:1] == ["CITATION"] or (
+        words[:1] == ["ADDIN"] and words[1:] in (["EN.CITE"], ["ZOTERO_ITEM"], ["CSL_CITATION"], ["Mendeley"])
+    )
+
+
 def is_link(code: str) -> bool:
     return code.upper().split()[:1] == ["HYPERLINK"]
 

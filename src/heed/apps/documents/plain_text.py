@@ -14,7 +14,7 @@ from heed.apps.documents.terms import Terms
 from heed.apps.documents.translation import Draft, Question, expanded
 
 _LINE = re.compile(r"\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
-_COLUMNS = re.compile(r"(\t+ *| {3,})")
+COLUMNS = re.compile(r"(\t+ *| {3,})")
 _PREFIX = re.compile(r"((?:[ \t]{0,3}>)*)([ \t]*)")  # quotation, indentation
 _MARKER = re.compile(r"(?:[-*+•–]|(\d{1,9})([.)]))[ \t]+(?=\S)")
 _FIELD = re.compile(r"[\w-]+: ")  # as in "From: Jane"
@@ -69,7 +69,7 @@ def read_text(text: str) -> list[Item]:
         for line, after in pairwise(paragraph):
             items += _words_and_break(line, after, known)
         line = paragraph[-1]
-        items += [line.words] if len(paragraph) > 1 else [_column(part) for part in _COLUMNS.split(line.words) if part]
+        items += [line.words] if len(paragraph) > 1 else [_column(part) for part in COLUMNS.split(line.words) if part]
         if line.behind or line.end:
             items.append(Tag("cut", line.behind + line.end))
     return [item for item in items if item != ""]
@@ -152,7 +152,7 @@ def _text_line(line: str, end: str) -> _TextLine:
 
 
 def _column(part: str) -> Item:
-    return Tag("cut", part) if _COLUMNS.fullmatch(part) else part
+    return Tag("cut", part) if COLUMNS.fullmatch(part) else part
 
 
 class _Vocabulary:

@@ -144,9 +144,9 @@ class _Reader:
         self._items += [Tag("cut", line + end) for line, end in self._lines[first:stop]]
 
     def _length_of_block(self, first: int) -> int:
-        """How many lines a header or a note has."""
+        """How many lines a header, a note or a style sheet has: WebVTT's end before a blank line or an arrow."""
         stop = first + 1
-        while stop < len(self._lines) and self._lines[stop][0].strip() and not _TIMES.fullmatch(self._lines[stop][0]):
+        while stop < len(self._lines) and self._lines[stop][0].strip() and "-->" not in self._lines[stop][0]:
             stop += 1
         return stop - first
 
