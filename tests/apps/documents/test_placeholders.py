@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.apps.documents.translators import asked, linked, shuffled, swapped_case, translated, within_seconds
 
-from heed.apps.documents.atoms import ATOM_KINDS, KEPT, kept_pattern
+from heed.apps.documents.atoms import ATOM_KINDS, KEPT, kept_patterns
 from heed.apps.documents.formats import text_job
 from heed.apps.documents.sentences import needs_translation
 from heed.apps.documents.translation import run_job
@@ -160,12 +160,12 @@ def test_what_a_user_keeps_stays():
 )
 def test_an_expression_that_may_be_slow_or_is_none_is_refused(expression, message):
     with pytest.raises(HeedError, match=re.escape(message)):
-        kept_pattern((expression,))
+        kept_patterns((expression,))
 
 
 @pytest.mark.parametrize("expression", [r"(a{0,9}b{0,9})+c", "a+b", "(aa|a)+d", r"[^x]+x", r"\w+ \w+ \w+ #"])
 def test_no_text_makes_an_expression_slow(expression):
-    pattern = kept_pattern((expression,))
+    pattern = kept_patterns((expression,))[0]
     with within_seconds(2):
         for text in ("a" * 50_000, "a " * 25_000, "ab" * 25_000):
             assert sum(1 for _ in pattern.finditer(text)) < 50_000

@@ -296,3 +296,13 @@ def test_stored_files_make_room_and_go():
 def test_translated_files_are_named_safely(name, expected):
     assert name_of_translation(name, "de") == expected
     disposition(name_of_translation(name, "de")).encode("ascii")
+
+
+def test_what_a_client_keeps_stays_in_plain_texts_and_in_tags(client):
+    for fields in ({"format": "text"}, {"format": "html"}):
+        asked = {"q": "Seven Acme Corp hundred", "source": "en", "target": "de", "keep": ["Acme( Corp)?"]} | fields
+        assert client.post("/translate", json=asked).json()["translatedText"].count("Acme Corp") == 1
+    asked = {"text": "Seven Acme", "source_lang": "EN", "target_lang": "DE", "keep": "Acme", "tag_handling": "xml"}
+    assert "Acme" in client.post("/v2/translate", json=asked).json()["translations"][0]["text"]
+    answer = client.post("/translate", json={"q": "a", "source": "en", "target": "de", "keep": r".*x"})
+    assert answer.status_code == 400 and "leaves nothing for x" in answer.json()["error"]

@@ -8,7 +8,7 @@ import typer
 
 from heed.apps.cli.decoding_options import with_decoding_options
 from heed.apps.cli.terminal import Device, PrecisionOption, decoding_precision, say
-from heed.apps.documents.atoms import kept_pattern
+from heed.apps.documents.atoms import kept_patterns
 from heed.apps.documents.formats import FORMATS, MAX_BYTES, Format, format_of, translate_document
 from heed.decoding.settings import DecodingOptions
 from heed.errors import HeedError
@@ -52,7 +52,7 @@ def translate_file(
     check_target(out)
     if out.exists() and out.samefile(source):
         raise HeedError(f"{out}: is the document itself, which would be replaced; choose another name.")
-    kept_pattern(tuple(keep or ()))  # whose faults show before a model is loaded
+    kept_patterns(tuple(keep or ()))  # whose faults show before a model is loaded
     content = read_bounded(source, MAX_BYTES)
     import_torch()
     from heed.decoding.translator import Translator

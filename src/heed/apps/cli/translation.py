@@ -29,7 +29,7 @@ from heed.apps.cli.terminal import (
     show,
     standard_input,
 )
-from heed.apps.documents.atoms import kept_pattern
+from heed.apps.documents.atoms import kept_patterns
 from heed.decoding.rules import SEARCH_RULES
 from heed.decoding.settings import DecodingOptions
 from heed.errors import HeedError
@@ -127,7 +127,7 @@ def translate(
     # Standard input and prefixes are read before the seconds that PyTorch takes to load.
     if document_format is not None:
         check_format(document_format, but="docx")
-        kept_pattern(tuple(keep or ()))
+        kept_patterns(tuple(keep or ()))
         content = read_document_from_standard_input()
     begins_with = prefix if prefixes is None else _checked_lines(prefixes)
     import_torch()

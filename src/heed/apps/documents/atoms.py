@@ -4,7 +4,7 @@ No model copies them reliably. All patterns are bounded, so that each beginning 
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -109,24 +109,38 @@ MAX_PAIRS = 100  # of tags in a text; more are no elements, each tag stands for 
 MAX_BETWEEN = 500  # characters between the two tags of an element
 
 
+Patterns = tuple[re.Pattern[str], ...]  # of what stays: earlier ones win
+
+
 @lru_cache(maxsize=64)
-def kept_pattern(keep: tuple[str, ...] = (), *, in_cases: bool = False) -> re.Pattern[str]:
-    """What stays in a text: the atoms, and what a user's expressions match. in_cases: within an ICU message.
+def kept_patterns(keep: tuple[str, ...] = (), *, in_cases: bool = False) -> Patterns:
+    """What stays in a text: what a user's expressions match, then the atoms. in_cases: within an ICU message.
 
     HeedError if an expression is none, or could take long.
     """
     builtin = _KEPT_IN_CASES if in_cases else KEPT
     if not keep:
-        return builtin
+        return (builtin,)
     made = [_bounded(text) for text in keep]
-    if sum(cost for _, cost in made) > MAX_COST:
+    if len(keep) > MAX_KEPT_EXPRESSIONS or sum(cost for _, cost in made) > MAX_COST:
         raise HeedError("keep: the expressions together may take too long; give fewer, or smaller repeats.")
-    # The verbose form of the table has no meaning for what a user writes.
-    return re.compile("|".join(f"(?-ix:{pattern})" for pattern, _ in made) + "|" + builtin.pattern, builtin.flags)
+    return re.compile("|".join(pattern for pattern, _ in made)), builtin
+
+
+def find_kept(text: str, patterns: Patterns, start: int, end: int) -> Iterator[re.Match[str]]:
+    """The matches of the patterns from start to end, in order; those of later ones between those of the first."""
+    for match in patterns[0].finditer(text, start, end):
+        if len(patterns) > 1:
+            yield from find_kept(text, patterns[1:], start, match.start())
+        yield match
+        start = match.end()
+    if len(patterns) > 1:
+        yield from find_kept(text, patterns[1:], start, end)
 
 
 # The expressions of a user are searched in strangers' texts. So that no text makes one slow, repeats and groups never
 # give back what they matched, and a repeat without an end has one.
+MAX_KEPT_EXPRESSIONS = 50
 MAX_COST = 1_000  # of all expressions: the sum of their repeats' ends, those within a repeated group multiplied by it
 MAX_KEEP = 200  # characters of an expression
 _MOST, _MOST_IN_GROUP, _MOST_GROUPS = 100, 30, 10  # of a repeat without an end

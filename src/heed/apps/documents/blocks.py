@@ -5,7 +5,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from heed.apps.documents.atoms import Message, find_messages, pair_tags
+from heed.apps.documents.atoms import Message, Patterns, find_kept, find_messages, pair_tags
 from heed.apps.documents.items import Cases, Item, Kind, LiteralMarkup, Tag, Verbatim
 from heed.apps.documents.tagged_text import Place, TaggedText
 
@@ -28,11 +28,11 @@ class _Atom:
     partner: "_Atom | None" = None
 
 
-def text_of_block(block: Sequence[Item], kept: re.Pattern[str]) -> TaggedText:
+def text_of_block(block: Sequence[Item], patterns: Patterns) -> TaggedText:
     """The block as one text; addresses and placeholders are atoms, tags that are written as text are tags."""
     whole = _joined(block)
     offsets = [place.offset for place in whole.tags]
-    atoms = [atom for atom in _atoms(whole.text, kept) if _surround(atom, whole, offsets)]
+    atoms = [atom for atom in _atoms(whole.text, patterns) if _surround(atom, whole, offsets)]
     if not atoms:
         return whole
     _pair_literal_tags(atoms, whole)
@@ -72,11 +72,11 @@ def _joined(block: Sequence[Item]) -> TaggedText:
     return TaggedText("".join(texts), tags)
 
 
-def _atoms(text: str, kept: re.Pattern[str]) -> Iterator[_Atom]:
+def _atoms(text: str, patterns: Patterns) -> Iterator[_Atom]:
     last = 0
     for message in [*find_messages(text), None]:
         end = len(text) if message is None else message.start
-        yield from (_Atom(*match.span(), match) for match in kept.finditer(text, last, end))
+        yield from (_Atom(*match.span(), match) for match in find_kept(text, patterns, last, end))
         if message is not None:
             yield _Atom(message.start, message.end, None, message)
             last = message.end
@@ -106,7 +106,7 @@ def _surround(atom: _Atom, whole: TaggedText, offsets: list[int]) -> bool:
 
 def _pair_literal_tags(atoms: list[_Atom], whole: TaggedText) -> None:
     """Pairs the tags that are written as text, if they cross no element of the document."""
-    matches = [(atom, atom.match) for atom in atoms if atom.match is not None and atom.match["name"]]
+    matches = [(atom, atom.match) for atom in atoms if atom.match is not None and _is_tag(atom.match)]
     partners = pair_tags([match for _, match in matches])
     if not partners:
         return
@@ -126,6 +126,10 @@ def _pair_literal_tags(atoms: list[_Atom], whole: TaggedText) -> None:
     for number, partner in partners.items():
         if innermost[number] == innermost[partner]:
             matches[number][0].partner = matches[partner][0]
+
+
+def _is_tag(match: re.Match[str]) -> bool:
+    return bool(match.groupdict().get("name"))  # a user's expressions have no groups
 
 
 def _with_atoms(whole: TaggedText, atoms: list[_Atom]) -> TaggedText:

@@ -72,7 +72,7 @@ def docx_job(
 ) -> TranslationJob[bytes]:
     """The document in the other language. HeedError, which calls it `name`, if it is damaged, too large or hostile.
 
-    keep: as for `kept_pattern`. max_xml: bytes of the parts with text, which take many times as much memory.
+    keep: as for `kept_patterns`. max_xml: bytes of the parts with text, which take many times as much memory.
     """
     package = read_package(content, name=name, max_xml=max_xml)
     copier = Copier(package.n_xml, name)

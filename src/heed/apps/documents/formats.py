@@ -62,7 +62,7 @@ def text_job(
     """The document in the other language, in the same format; format: any but docx. language: the source's code.
 
     target: the code that a page's `lang` becomes where it names the source. keep: expressions of what stays, as for
-    `kept_pattern`. HeedError if a package is missing.
+    `kept_patterns`. HeedError if a package is missing.
     """
     items = yield from _items_of_text_job(text, format=format, language=language, target=target, keep=keep)
     return _WRITERS[format](items)

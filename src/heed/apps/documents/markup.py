@@ -36,7 +36,9 @@ def markup_options(
     return json.dumps({"ignored": [*ignored]} | (of_xml if kind == "xml" else {})).encode()
 
 
-def marked_up_job(text: str, options: bytes, *, place: int, language: str, target: str) -> TranslationJob[str]:
+def marked_up_job(
+    text: str, options: bytes, *, place: int, language: str, target: str, keep: tuple[str, ...]
+) -> TranslationJob[str]:
     """The text in the other language, with its tags. HeedError, which says its place, if it is not well-formed XML."""
     asked = json.loads(options)
     lists = ("ignored", "splitting", "non_splitting")
@@ -44,7 +46,7 @@ def marked_up_job(text: str, options: bytes, *, place: int, language: str, targe
     marked: HTMLText | XMLText = HTMLText(ignored)
     if "outline" in asked:
         marked = XMLText(ignored=ignored, splitting=splitting, non_splitting=non_splitting, outline=asked["outline"])
-    page = yield from text_job(marked.page(text, place), format="html", language=language, target=target)
+    page = yield from text_job(marked.page(text, place), format="html", language=language, target=target, keep=keep)
     return marked.text(page)
 
 

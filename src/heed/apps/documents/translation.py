@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar
 
-from heed.apps.documents.atoms import kept_pattern
+from heed.apps.documents.atoms import kept_patterns
 from heed.apps.documents.blocks import text_of_block
 from heed.apps.documents.items import EVERY_LINE, Cases, Item, Tag, Verbatim, as_cut, with_matched_tags
 from heed.apps.documents.placement import place_tags
@@ -170,7 +170,7 @@ def items_job(items: Sequence[Item], *, split: Splitter, keep: tuple[str, ...] =
     """The items in the other language. Asks for all sentences at once.
 
     It asks again for sentences whose inline code or addresses did not survive: without these. keep: as for
-    `kept_pattern`.
+    `kept_patterns`.
     """
     draft = Draft(items, split=split, keep=keep)
     answers: dict[Question, list[Item]] = {}
@@ -221,7 +221,7 @@ class _Cutter:
 
     def __init__(self, split: Splitter, keep: tuple[str, ...], *, in_cases: bool = False):
         self._split, self._keep = split, keep
-        self._kept = kept_pattern(keep, in_cases=in_cases)
+        self._kept = kept_patterns(keep, in_cases=in_cases)
 
     def parts(self, items: Sequence[Item]) -> "Iterator[Item | Question]":
         """Cuts, tags and white space between sentences as they are; sentences with their tags."""

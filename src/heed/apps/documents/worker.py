@@ -3,8 +3,9 @@
 It is started as `python -m heed.apps.documents.worker CPU_SECONDS MEMORY_BYTES` and spoken to over standard input and
 output, in frames: the lengths of a header and of a content, eight bytes each; the header, JSON; the content. Asked are
 
-    {"do": "open", "id", "format", "language", "target", "name", "max_text", "max_chars", "place", "n_options"}, a
-        document: a file, or without a name a text, before which stand n_options bytes of `markup_options` if it has any
+    {"do": "open", "id", "format", "language", "target", "name", "keep", "max_text", "max_chars", "place",
+        "n_options"}, a document: a file, or without a name a text, before which stand n_options bytes of
+        `markup_options` if it has any
     {"do": "answer", "id", "translations": [[text, links or null], …]}
     {"do": "forget", "id"}, which is not answered
 
@@ -123,11 +124,12 @@ def _answer(
 
 def _start(header: dict[str, Any], content: bytes) -> TranslationJob[str] | TranslationJob[bytes]:
     language, target, format = header["language"], header.get("target", ""), header["format"]
+    keep = tuple(header["keep"])
     if n_options := header["n_options"]:
         options, text = content[:n_options], content[n_options:].decode()
-        return marked_up_job(text, options, place=header["place"], language=language, target=target)
+        return marked_up_job(text, options, place=header["place"], language=language, target=target, keep=keep)
     if header["name"] is None:
-        return text_job(content.decode(), format=format, language=language, target=target)
+        return text_job(content.decode(), format=format, language=language, target=target, keep=keep)
     name, most = header["name"], header["max_text"]
     return document_job(content, format=format, language=language, name=name, target=target, max_text=most)
 

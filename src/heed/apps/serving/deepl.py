@@ -23,7 +23,7 @@ from heed.apps.documents.formats import SUFFIXES
 from heed.apps.documents.markup import markup_options
 from heed.apps.serving.documents import detect_html, translate_file, translate_html
 from heed.apps.serving.faults import Fault
-from heed.apps.serving.fields import Code, Fields, Target, Text, Texts, Upload, read
+from heed.apps.serving.fields import Code, Fields, Keep, Target, Text, Texts, Upload, read
 from heed.apps.serving.files import FileStore, StoredFile, kind_of_file, name_of_translation, send_file
 from heed.apps.serving.glossary_routes import glossary_routes
 from heed.apps.serving.languages import NAMES, known_code, language_name
@@ -125,6 +125,7 @@ class TranslateFields(Wishes):
         description="Of plain texts. 0: each line is a sentence; nonewlines: a line end is a space. Default: 1.",
     )
     glossary_id: Text = Field(default="", description="Of plain texts, with `source_lang`: a glossary of theirs.")
+    keep: Keep = ()
     context: Text = Field(default="", description="Ignored: a hint that no model here can take.")
     model_type: Annotated[ModelType | None, WithJsonSchema(choice(*get_args(ModelType)))] = Field(
         default=None, description="Answered by `model_type_used`; each pair of languages has one model."
@@ -241,12 +242,14 @@ def routes(service: Service, files: FileStore) -> list[Route]:
 
         # Translations of pages keep their markup; of plain text, `split_sentences` decides what a line end means.
         if markup:
-            found = await translate_html(service, texts, pairs, deadline=deadline, options=markup, faults=faults)
+            found = await translate_html(
+                service, texts, pairs, deadline=deadline, options=markup, faults=faults, keep=asked.keep
+            )
         else:
             joins = asked.split_sentences == "nonewlines"
             plain = [" ".join(text.splitlines()) for text in texts] if joins else texts
             by_line = asked.split_sentences == "0"
-            results = await service.translate(plain, pairs, by_line=by_line, glossary=glossary)
+            results = await service.translate(plain, pairs, by_line=by_line, keep=asked.keep, glossary=glossary)
             found = [translated.text for translated in results]
 
         # DeepL bills the characters of the source. A text that could not be read comes back with its fault.

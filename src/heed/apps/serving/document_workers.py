@@ -28,7 +28,7 @@ class Document:
     """A document to translate: a file's content, or a text in UTF-8 from a request.
 
     max_chars: to translate; max_text: as for `document_job`; options: those of a text of HTML or XML, from
-    `markup_options`, and place: which text of the request it is.
+    `markup_options`, and place: which text of the request it is. keep: expressions of what stays.
     """
 
     content: bytes
@@ -38,6 +38,7 @@ class Document:
     max_text: int | None = None
     options: bytes = b""
     place: int = 1
+    keep: tuple[str, ...] = ()
 
 
 class DocumentBug(Exception):
@@ -115,6 +116,7 @@ class Reading:
             asked |= {"do": "open", "format": self.document.format, "language": self.language, "target": self.target}
             asked |= {"name": "the file" if self.document.is_file else None, "max_text": self.document.max_text}
             options = self.document.options
+            asked["keep"] = self.document.keep
             asked |= {"max_chars": self.document.max_chars, "place": self.document.place, "n_options": len(options)}
             step = frame(asked, options + self.document.content)
         else:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import ExitStack, aclosing
+from dataclasses import replace
 from functools import partial
 
 from heed.apps.documents.formats import Format
@@ -76,13 +77,15 @@ async def translate_html(
     *,
     deadline: float,
     options: bytes = b"",
+    keep: tuple[str, ...] = (),
     faults: dict[int, HeedError] | None = None,
 ) -> list[str]:
     """The pages, or parts of pages, each from and into its languages; tags go where their words go.
 
-    options: how they are read, as for `marked_up_job`; without any they are HTML. faults: as for `translate_documents`.
+    options: how they are read, as for `marked_up_job`; without any they are HTML. keep: expressions of what
+    stays. faults: as for `translate_documents`.
     """
-    documents = [_page(service, page, options, place) for place, page in enumerate(pages, 1)]
+    documents = [replace(_page(service, page, options, place), keep=keep) for place, page in enumerate(pages, 1)]
     found = await translate_documents(service, documents, pairs, deadline=deadline, faults=faults)
     return [page.decode() for page, _ in found]
 

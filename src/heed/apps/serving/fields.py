@@ -19,6 +19,7 @@ from pydantic import (
     model_validator,
 )
 
+from heed.apps.documents.atoms import kept_patterns
 from heed.apps.serving.faults import Fault
 from heed.apps.serving.specification import BYTES, COUNT, TEXT, TEXTS
 
@@ -102,6 +103,12 @@ def _whole(value: float) -> int:
     return int(value)
 
 
+def _are_expressions(keep: tuple[str, ...]) -> tuple[str, ...]:
+    """The expressions. HeedError if one may be slow, or is none."""
+    kept_patterns(keep)
+    return keep
+
+
 class File(NamedTuple):
     """A file of a multipart form."""
 
@@ -113,6 +120,13 @@ Text = Annotated[str, AfterValidator(_check_text)]
 # Without FailFast pydantic would describe each wrong part of a list, of which one is reported.
 Texts = Annotated[list[Text], FailFast(), BeforeValidator(as_list), WithJsonSchema(TEXTS), MayBeEmpty]
 Code = Annotated[Text, AfterValidator(_check_code)]
+Keep = Annotated[
+    tuple[Text, ...],
+    BeforeValidator(as_list),
+    AfterValidator(_are_expressions),
+    WithJsonSchema(TEXTS),
+    Field(description="Regular expressions of what stays as it is; the guide says which are allowed."),
+]
 Source = Annotated[Code, Field(description='Code of its language, or "auto".')]
 Target = Annotated[Code, Field(description="Code of the language to translate into.")]
 Alternatives = Annotated[int, BeforeValidator(_n_alternatives), WithJsonSchema(COUNT)]

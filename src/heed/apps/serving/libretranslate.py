@@ -10,7 +10,7 @@ from starlette.routing import Route
 from heed.apps.documents.formats import SUFFIXES
 from heed.apps.serving.documents import detect_html, translate_file, translate_html
 from heed.apps.serving.faults import Fault
-from heed.apps.serving.fields import Alternatives, Fields, Key, Source, Target, Text, Texts, Upload, read
+from heed.apps.serving.fields import Alternatives, Fields, Keep, Key, Source, Target, Text, Texts, Upload, read
 from heed.apps.serving.files import FileStore, kind_of_file, name_of_translation, send_file
 from heed.apps.serving.languages import language_name
 from heed.apps.serving.requests import (
@@ -48,6 +48,7 @@ class TranslateFields(Fields):
         default="text", description="Of html, tags keep their words. Default: text."
     )
     alternatives: Alternatives = Field(default=0, description="Other translations to give; none of html.")
+    keep: Keep = ()
     api_key: Key = ""
 
     @field_validator("format", mode="before")
@@ -108,9 +109,12 @@ def routes(service: Service, files: FileStore) -> list[Route]:
 
         # Pages keep their markup and have no alternatives.
         if asked.format == "html":
-            found = [Translated(page, ()) for page in await translate_html(service, texts, pairs, deadline=deadline)]
+            found = [
+                Translated(page, ())
+                for page in await translate_html(service, texts, pairs, deadline=deadline, keep=asked.keep)
+            ]
         else:
-            found = await service.translate(texts, pairs, n_best=1 + asked.alternatives)
+            found = await service.translate(texts, pairs, n_best=1 + asked.alternatives, keep=asked.keep)
 
         # Answers have a list where the question had one.
         answer: dict[str, Any] = {"translatedText": [translated.text for translated in found]}

@@ -285,11 +285,12 @@ class Service:
         *,
         n_best: int = 1,
         by_line: bool = False,
+        keep: tuple[str, ...] = (),
         glossary: Glossary | None = None,
     ) -> list[Translated]:
         """Translates each text from and into its languages. Errors as for `Engine.translate`."""
         self.check_room(pairs)
-        drafts = await self.drafts(texts, pairs, by_line=by_line, glossary=glossary)
+        drafts = await self.drafts(texts, pairs, by_line=by_line, keep=keep, glossary=glossary)
         found: list[list[Answer | None]] = [[None] * len(draft.questions) for draft in drafts]
         async with aclosing(self.answers(drafts, pairs, n_best=n_best)) as results:
             async for text, place, answer in results:
@@ -302,14 +303,15 @@ class Service:
         pairs: Sequence[tuple[str, str]],
         *,
         by_line: bool = False,
+        keep: tuple[str, ...] = (),
         glossary: Glossary | None = None,
     ) -> list[TextDraft]:
-        """The sentences of each text, or its lines."""
+        """The sentences of each text, or its lines. keep: expressions of what stays."""
 
         def made() -> list[TextDraft]:
             terms = None if glossary is None else Terms(glossary.entries)
             return [
-                TextDraft(text, splitter(src), by_line=by_line, terms=terms)
+                TextDraft(text, splitter(src), by_line=by_line, keep=keep, terms=terms)
                 for text, (src, _) in zip(texts, pairs, strict=True)
             ]
 

@@ -16,7 +16,7 @@ from starlette.routing import Route
 from heed.apps.documents.plain_text import TextDraft, write_text
 from heed.apps.documents.translation import LINE_ENDS_AS_SPACES
 from heed.apps.serving.faults import Fault
-from heed.apps.serving.fields import Alternatives, Code, Fields, Key, MayBeEmpty, Text, Texts, as_list, read
+from heed.apps.serving.fields import Alternatives, Code, Fields, Keep, Key, MayBeEmpty, Text, Texts, as_list, read
 from heed.apps.serving.languages import known_code
 from heed.apps.serving.requests import (
     as_fault,
@@ -59,6 +59,7 @@ class TranslateFields(Fields):
     format: Annotated[str, WithJsonSchema(choice("text"))] = Field(default="text", description="Plain text alone.")
     alternatives: Alternatives = Field(default=0, description="Other translations of each sentence to give.")
     prefix: Text = Field(default="", description="What every translation begins with.")
+    keep: Keep = ()
     api_key: Key = ""
 
     @field_validator("format", mode="before")
@@ -124,7 +125,7 @@ def routes(service: Service) -> list[Route]:
         pairs = [await _pair(service, asked, text) for text in texts]
         check_size(service, [prefix])
         service.check_room(pairs)
-        drafts = await service.drafts(texts, pairs)
+        drafts = await service.drafts(texts, pairs, keep=asked.keep)
         if len(prefix) * sum(len(draft.questions) for draft in drafts) > service.limits.max_chars:
             raise Fault(
                 400, f"the prefix, once for every sentence, has more than {service.limits.max_chars} characters"
