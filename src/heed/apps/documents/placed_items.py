@@ -12,6 +12,7 @@ from heed.apps.documents.items import Item, Tag, item_of
 from heed.apps.documents.tagged_text import Place
 from heed.apps.documents.target_words import WITHIN_WORD, TargetWord
 
+_OPENING, _CLOSING = frozenset("([{„“«‹¿¡"), frozenset(".,;:!?…)]}%»›”’、。，；：！？）」』】")
 _Solid = TargetWord | Place | None  # a word, a thing between words, or an end of the sentence
 
 
@@ -91,11 +92,11 @@ def _separator(a: _Solid, b: _Solid, gap: str, source: str, target: str) -> str:
     if len(exact) == 2:
         return " " if (_text(a) and _text(b)) or any(map(str.isspace, sides)) else ""
     if isinstance(b, Place) or (isinstance(b, TargetWord) and b.kept):
-        sign, side, glued = _sign(a, target, -1), sides[1], _touches_before
+        sign, side, glued, close = _sign(a, target, -1), sides[1], _touches_before, _OPENING
     else:
-        sign, side, glued = _sign(b, target, 0), sides[0], _touches
+        sign, side, glued, close = _sign(b, target, 0), sides[0], _touches_behind, _CLOSING
     if not in_text and side.isspace():
-        return " " if gap or sign.isalnum() else ""
+        return " " if gap or sign not in close else ""
     return " " if _text(exact[0]) and glued(sign, side) else ""
 
 
@@ -156,3 +157,8 @@ def _touches(sign: str, source_sign: str) -> bool:
 def _touches_before(sign: str, source_sign: str) -> bool:
     """As `_touches`, before what stands for words, where punctuation is not glued to it either: "end.https://…"."""
     return _touches(sign, source_sign) or (sign in ".,;:!?" and source_sign in " ([")
+
+
+def _touches_behind(sign: str, source_sign: str) -> bool:
+    """As `_touches`, behind what stands for words, where an address would go on with a bracket."""
+    return _touches(sign, source_sign) or (sign in _OPENING and source_sign != sign)
