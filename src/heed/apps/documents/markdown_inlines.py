@@ -37,10 +37,11 @@ Rule = Callable[[StateInline, bool], bool]
 MAX_NESTING = 8  # brackets within each other: each level costs a stranger's `![![![` as much again
 MAX_KEPT = 2_000  # characters of a formula, a shortcode or the like
 
-# No formula are a placeholder such as %1$s, and what begins like a price.
+# No formulas are placeholders such as %1$s and ${name}, and what begins like a price.
 _FORMULA = re.compile(
     r"\$\$(?:[^$\\]|\\[^\n]){1,1000}+\$\$"
-    r"|(?<![\w%])\$(?![\s$]|\d[\d.,]{0,20}[ \t]+[^\W\d_]{2})(?:[^$\\]|\\[^\n]){1,1000}+(?<!\s)\$(?!\d)"
+    r"|(?<![\w%])\$(?![\s$]|\{[\w.]{1,60}\}\s|\d[\d.,]{0,20}[ \t]+[^\W\d_]{2})"
+    r"(?:[^$\\]|\\[^\n]){1,1000}+(?<!\s)(?<!%\d)\$(?!\d)"
 )
 _EMOJI = re.compile(r":(?:[+-]1|(?=[0-9_+-]{0,60}[a-z])[a-z0-9_+-]{1,60}+):(?![\w:])")
 _ADDRESS = re.compile(r"://[^\s<>\"\[\]`*|]{1,2000}(?<![.,;:!?)'_~])")
