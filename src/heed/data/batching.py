@@ -271,7 +271,8 @@ class TokenBatches:
         key: tuple[int, ...] = (),
     ):
         """key: draws another order than that of seed and epoch alone."""
-        self._corpus, self._special, self._key = corpus, special, key
+        self._corpus: Any = corpus  # lengths alone are planned, but not collated
+        self._special, self._key = special, key
         src, tgt = corpus.lengths
         # With eos, with bos. numpy sorts 16-bit numbers by their digits, many times as fast as longer ones.
         smallest = np.uint16 if max(src.max(initial=0), tgt.max(initial=0)) < 2**16 - 1 else np.int32
@@ -416,17 +417,14 @@ class TokenBatches:
 
     def lines(self, step: Step) -> list[int]:
         """Where these rows stood in the training text, counted from 1 through all of its files."""
-        assert isinstance(self._corpus, ParallelCorpus)
-        return sorted(self._corpus.lines[np.concatenate(step)].tolist())
+        return sorted(self._corpus.lines_of(np.concatenate(step)).tolist())
 
     def named(self, lines: Sequence[int]) -> str:
         """Some of `lines` for the user to read, each by its number in its file."""
-        assert isinstance(self._corpus, ParallelCorpus)
         return lines_named(lines, self._corpus.place)
 
     def collate(self, rows: Rows) -> Batch:
         """The batch of these rows. HeedError if the corpus on disk is no longer what it was."""
-        assert isinstance(self._corpus, ParallelCorpus)
         src, tgt = (self._corpus.end_to_end(side, rows) for side in SIDES)
         return batch_of(src, tgt, self._special, rows)
 

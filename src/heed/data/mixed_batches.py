@@ -49,19 +49,23 @@ class MixedBatches(TokenBatches):
             micro_tokens=micro_tokens,
             seed=seed,
         )
-        self.mix = mix
         bounds = corpus.first_rows()
-        self._first_rows = [bounds[i] for i in np.cumsum([0, *n_files]).tolist()]
-        self.sizes = np.diff(self._first_rows).tolist()
+        self._divide(mix, [bounds[i] for i in np.cumsum([0, *n_files]).tolist()])
+        self._mean_lengths = [
+            float(np.maximum(self._src_lengths[rows], self._tgt_lengths[rows]).mean())
+            for rows in map(slice, self._first_rows, self._first_rows[1:])
+        ]
+
+    def _divide(self, mix: Mix, first_rows: list[int]) -> None:
+        """Notes where the parts begin and the last one ends. HeedError for a part without pairs."""
+        self.mix, self._first_rows = mix, first_rows
+        self.sizes = np.diff(first_rows).tolist()
         for part, size in zip(mix.parts, self.sizes, strict=True):
             if not size:
                 raise HeedError(
                     f"no pair of data.mix's part {part.name} is left; leave the part out, or change its text."
                 )
-        self._mean_lengths = [
-            float(np.maximum(self._src_lengths[rows], self._tgt_lengths[rows]).mean())
-            for rows in map(slice, self._first_rows, self._first_rows[1:])
-        ]
+        self._most_pairs: int | None = None  # of an epoch
         self._rounds: list[int] = []  # where each begins among the pairs of the present epoch, and the last one's end
 
     def plan(self, epoch: int, at: EpochState = BEGINNING) -> list[Step]:
@@ -103,6 +107,7 @@ class MixedBatches(TokenBatches):
         """Pairs of each part in an epoch that begins after this step."""
         shares = self.mix.shares(self.mix.stage_at(step), self.sizes)
         n_pairs = max(MIN_EPOCH_PAIRS, sum(size for size, share in zip(self.sizes, shares, strict=True) if share))
+        n_pairs = min(n_pairs, self._most_pairs or n_pairs)
         return [max(1, round(share * n_pairs)) if share else 0 for share in shares]
 
     def _n_rounds(self, counts: Sequence[int], limits: BatchLimits) -> int:
@@ -126,7 +131,7 @@ class MixedBatches(TokenBatches):
         counts = self._counts(drawn.step)
         n_rounds = self._n_rounds(counts, limits)
         by_part = [
-            np.concatenate([np.empty(0, np.uint32), *self._stream(part, begin=before, n=n, seed=limits.seed)])
+            np.concatenate([np.empty(0, np.int64), *self._stream(part, begin=before, n=n, seed=limits.seed)])
             for part, (before, n) in enumerate(zip(drawn.pairs, counts, strict=True))
         ]
         pieces = [
@@ -135,7 +140,8 @@ class MixedBatches(TokenBatches):
             for rows in by_part
         ]
         ends = np.cumsum([len(piece) for piece in pieces])[len(by_part) - 1 :: len(by_part)]
-        return np.concatenate(pieces), [0, *ends.tolist()]
+        smallest = np.uint32 if self._first_rows[-1] < 2**32 else np.int64
+        return np.concatenate(pieces).astype(smallest), [0, *ends.tolist()]
 
     def _stream(self, part: int, *, begin: int, n: int, seed: int) -> Iterator[Rows]:
         """n rows of a part from its pair number `begin` on, counted through all passes."""
@@ -143,7 +149,7 @@ class MixedBatches(TokenBatches):
         while n:
             number, place = divmod(begin, size)
             order = np.random.default_rng((seed, OF_PARTS, part, number)).permutation(size)[place : place + n]
-            yield (order + first_row).astype(np.uint32)
+            yield order + first_row
             begin, n = begin + len(order), n - len(order)
 
     def _plan(self, epoch: int, left: NDArray[np.bool_]) -> list[Step]:

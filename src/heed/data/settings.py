@@ -147,8 +147,6 @@ class DataSettings(Settings):
             self.mixture.check()
         elif self.mix_stages or self.mix_temperature is not None:
             raise ValueError("data.mix_stages and data.mix_temperature have no effect without data.mix; leave them out")
-        if self.mix and self.shard_pairs:
-            raise ValueError("data.mix is prepared whole; leave data.shard_pairs out")
         if self.mix and self.tgt_symbols:
             raise ValueError("data.mix is for translation; leave it out with data.tgt_symbols")
         return self

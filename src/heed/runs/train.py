@@ -20,6 +20,7 @@ from heed.data.preparation.job import Prepared, prepare
 from heed.data.preparation.tags import language_codes, shown_codes
 from heed.data.reading.text_files import TextFiles
 from heed.data.shards.batches import ShardBatches
+from heed.data.shards.mixed_batches import MixedShardBatches
 from heed.decoding.scoring import batch_nll, cross_entropy, perplexity
 from heed.decoding.settings import DecodingSettings
 from heed.decoding.stream import Source, maximum_length
@@ -398,9 +399,13 @@ def _training_batches(
     mix = context.recipe.data.mixture
     if mix is None:
         return _batches(context, corpus, tokenizer)
-    assert isinstance(corpus, ParallelCorpus)  # no mix is prepared in shards
-    n_files = [part.n_files for part in files.parts]
-    batches = _kinds(context).mixed(corpus, tokenizer.special, mix, n_files=n_files, **_limits(context)._asdict())
+    limits = _limits(context)._asdict()
+    if isinstance(corpus, ShardedCorpus):
+        batches: MixedBatches = MixedShardBatches(corpus, tokenizer.special, mix, **limits)
+    else:
+        assert isinstance(corpus, ParallelCorpus)
+        n_files = [part.n_files for part in files.parts]
+        batches = _kinds(context).mixed(corpus, tokenizer.special, mix, n_files=n_files, **limits)
     for line in mix.lines(batches.sizes):
         context.report(f"Mix: {line}.")
     return batches

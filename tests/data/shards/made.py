@@ -16,8 +16,8 @@ from heed.runtime.manifest import MANIFEST, sha256_of
 from heed.text.tokenizer import TokenizerSettings
 
 
-def sharded(folder, shards, *, vocab_size):
-    """A corpus of these shards, each a list of pairs of ids."""
+def sharded(folder, shards, *, vocab_size, parts=None):
+    """A corpus of these shards, each a list of pairs of ids. parts: the number of shards of each part of a mix."""
     folder.mkdir(parents=True)
     names, said, line = [], [], 1
     for number, pairs in enumerate(shards):
@@ -27,10 +27,12 @@ def sharded(folder, shards, *, vocab_size):
         np.save(folder / f"{name}.lengths.npy", corpus.length_counts())
         np.save(folder / f"{name}.counts.npy", corpus.counts("tgt", vocab_size=vocab_size))
         longest = list(corpus.longest) if len(pairs) else [0, 0]
-        said.append({"kept": len(pairs), "longest": longest, "manifest": sha256_of(folder / name / MANIFEST)})
+        longer = int(np.maximum(*corpus.lengths).sum())
+        manifest = sha256_of(folder / name / MANIFEST)
+        said.append({"kept": len(pairs), "longest": longest, "longer": longer, "manifest": manifest})
         names.append(name)
         line += len(pairs)
-    write_index(folder, names, said, [("text", line - 1)], [len(names)])
+    write_index(folder, names, said, [("text", line - 1)], parts or [len(names)])
     return ShardedCorpus(folder, vocab_size=vocab_size)
 
 

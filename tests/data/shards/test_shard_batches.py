@@ -11,10 +11,14 @@ from tests.data.shards.made import sharded
 from tests.training.runs import run_training
 from tests.training.test_distributed import joined
 
+from heed.data import mixed_batches
 from heed.data.batching import BatchLimits, EpochState, PlanPart, TokenBatches
 from heed.data.corpus.shard import write_corpus
 from heed.data.corpus.sharded import ShardedCorpus
+from heed.data.mix import Mix, MixPart
+from heed.data.mixed_batches import MixedBatches
 from heed.data.shards.batches import WINDOW_SHARDS, ShardBatches
+from heed.data.shards.mixed_batches import MixedShardBatches
 from heed.errors import HeedError
 from heed.training.checkpoint import TrainState
 from heed.training.distributed import Workers
@@ -64,6 +68,60 @@ def test_a_window_is_planned_as_the_corpus_that_its_shards_make(tmp_path, shards
                 for rows, expected_rows in zip(batch, expected_batch, strict=True):
                     found, wanted = batches.collate(rows), alone.collate(expected_rows)
                     assert (found.src == wanted.src).all() and (found.tgt_out == wanted.tgt_out).all()
+
+
+def mix_of(*weights):
+    parts = [MixPart(name="0", weight=weights[0])]
+    return Mix(
+        (*parts, *(MixPart(name=f"{n}", train=["a", "b"], weight=w) for n, w in enumerate(weights[1:], 1))), (), None
+    )
+
+
+def test_a_mix_whose_parts_are_one_window_each_is_that_of_one_shard(tmp_path, shards):
+    corpus = sharded(tmp_path / "shards", shards[:6], vocab_size=100, parts=[4, 2])
+    pairs = [pair for shard in shards[:6] for pair in shard]
+    texts = [("a", sum(map(len, shards[:4]))), ("b", sum(map(len, shards[4:6])))]
+    one = write_corpus(tmp_path / "one", pairs, vocab_size=100, texts=texts)
+    ours = MixedShardBatches(corpus, SPECIAL, mix_of(3.0, 1.0), **LIMITS._asdict())
+    ours._most_pairs = None  # these are fewer than any epoch of one shard
+    whole = MixedBatches(one, SPECIAL, mix_of(3.0, 1.0), n_files=[1, 1], **LIMITS._asdict())
+    drawn = None
+    for epoch in range(2):
+        at = EpochState(drawn=drawn)
+        steps, expected = ours.plan(epoch, at), whole.plan(epoch, at)
+        assert [np.concatenate(step).tolist() for step in steps] == [np.concatenate(s).tolist() for s in expected]
+        assert ours.workload(steps[1]) == whole.workload(expected[1])
+        assert ours.lines(steps[1]) == whole.lines(expected[1])
+        passes, wanted = ours.passes(steps[1], padded=True), whole.passes(expected[1], padded=True)
+        assert [rows.tolist() for rows in passes] == [rows.tolist() for rows in wanted]
+        assert (ours.collate(passes[0]).src == whole.collate(wanted[0]).src).all()
+        drawn = whole.drawn_after(epoch, at, step=len(expected) * (epoch + 1))
+    assert ours.longest == whole.longest
+
+
+def test_a_part_of_many_shards_is_gone_through_a_window_at_a_time(tmp_path, shards, monkeypatch):
+    monkeypatch.setattr(mixed_batches, "MIN_EPOCH_PAIRS", 1)
+    corpus = sharded(tmp_path / "shards", [*shards, *shards], vocab_size=100, parts=[15, 3])
+    batches = MixedShardBatches(corpus, SPECIAL, mix_of(3.0, 1.0), **LIMITS._asdict())
+    first, second = batches.sizes
+    assert first + second == len(corpus)
+    seen, drawn, step = [], None, 0
+    for epoch in range(12):
+        at = EpochState(drawn=drawn)
+        steps = batches.plan(epoch, at)
+        rows = np.concatenate([rows for step in steps for rows in step])
+        assert len(rows) <= WINDOW_SHARDS * 61  # pairs of the largest shard: what is planned at once
+        assert (rows >= first).mean() == pytest.approx(0.25, abs=0.01)
+        seen.append(rows)
+        step += len(steps)
+        drawn = batches.drawn_after(epoch, at, step=step)
+    # No pair has its next turn before every other one of its part has had this one; an epoch mixes two windows at most.
+    turns = np.bincount(np.concatenate([rows[rows < first] for rows in seen]))
+    assert len(turns) == first and turns.max() - turns.min() <= 1 < turns.max()
+    shards_of_epoch = np.unique(np.searchsorted(corpus.starts, seen[0][seen[0] < first], side="right"))
+    assert len(shards_of_epoch) <= 2 * WINDOW_SHARDS < 15
+    for rows in batches.heaviest(padded=True):
+        batches.collate(rows)
 
 
 def test_rows_keep_their_order_whatever_shards_they_are_of(tmp_path, shards):

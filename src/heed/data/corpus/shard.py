@@ -53,6 +53,15 @@ class TrainingCorpus(Protocol):
     def length_counts(self) -> NDArray[np.int64]:
         """(pair of lengths, 4): a source's ids, its target's, how many pairs have these, the first one's line."""
 
+    def end_to_end(self, side: str, rows: NDArray[Any]) -> tuple[NDArray[np.unsignedinteger], NDArray[np.int64]]:
+        """The ids of these pairs' sources ("src") or targets ("tgt"), one sentence behind the other; their lengths."""
+
+    def lengths_of(self, side: str, rows: NDArray[Any]) -> NDArray[np.int64]:
+        """Number of ids of these pairs' sources or targets."""
+
+    def lines_of(self, rows: NDArray[Any]) -> NDArray[Any]:
+        """The line of each of these pairs, counted from 1 through all text files."""
+
     def place(self, line: int) -> tuple[str, int]:
         """The file in which a line of a pair stands, and its number there."""
 
@@ -111,11 +120,21 @@ class ParallelCorpus:
 
         HeedError if somebody has written to the files since they were opened.
         """
-        begin, lengths = self._offsets[side][rows], self._offsets[side][rows + 1] - self._offsets[side][rows]
+        begin, lengths = self._offsets[side][rows], self.lengths_of(side, rows)
         ids = self._ids[side].read(begin, lengths)
         if self._changed() or len(ids) != lengths.sum():
             raise HeedError(f"{self.folder}: was changed while it was in use; delete it to prepare it again.")
         return ids, lengths
+
+    def lengths_of(self, side: str, rows: NDArray[Any]) -> NDArray[np.int64]:
+        """Number of ids of these rows' sources or targets."""
+        lengths: NDArray[np.int64] = self._offsets[side][rows + 1] - self._offsets[side][rows]
+        return lengths
+
+    def lines_of(self, rows: NDArray[Any]) -> NDArray[Any]:
+        """The lines of these rows."""
+        lines: NDArray[Any] = self._lines[rows]
+        return lines
 
     def counts(self, side: str, *, vocab_size: int) -> NDArray[np.int64]:
         """How often each id occurs among the sources ("src") or targets ("tgt"), read from disk a piece at a time."""

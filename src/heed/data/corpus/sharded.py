@@ -8,7 +8,7 @@ import json
 import platform
 import re
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,9 @@ class ShardedCorpus:
             self._manifests: list[str] = found["manifests"]
             self._longest: list[tuple[int, int]] = [(int(n), int(line)) for n, line in found["longest"]]
             self._texts: Texts = found["texts"]
+            self.shards_of_parts: list[int] = found.get("parts", [len(self._names)])
+            # Of each shard, the ids of all pairs' longer sides; only a mix asks for them.
+            self._n_longer: list[int] = found.get("longer", [])
             sizes = np.array(found["pairs"], np.int64)
             if len({len(self._names), len(self._manifests), len(self._longest), len(sizes)}) != 1:
                 raise HeedError("shards.json: lists of different lengths.")
@@ -61,6 +64,7 @@ class ShardedCorpus:
             ) from None
         self.fingerprint = hashlib.sha256("".join(self._manifests).encode()).hexdigest()
         self._open: OrderedDict[int, ParallelCorpus] = OrderedDict()
+        self.max_open = MAX_OPEN
 
     def __len__(self) -> int:
         return int(self.starts[-1])
@@ -107,7 +111,7 @@ class ShardedCorpus:
             self._open.move_to_end(number)
         else:
             self._open[number] = self._opened(number)
-            while len(self._open) > MAX_OPEN:
+            while len(self._open) > self.max_open:
                 self._open.popitem(last=False)
         return self._open[number]
 
@@ -161,13 +165,28 @@ class ShardedCorpus:
             ids[np.repeat(begin[shards == number], of_shard) + within] = ids_of_shard
         return ids, lengths
 
+    def mean_length(self, shards: range) -> float:
+        """The mean number of ids of the longer side of these shards' pairs."""
+        n_pairs = int(self.starts[shards.stop] - self.starts[shards.start])
+        return sum(self._n_longer[shards.start : shards.stop]) / max(1, n_pairs)
+
+    def lengths_of(self, side: str, rows: NDArray[Any]) -> NDArray[np.int64]:
+        """As `ParallelCorpus.lengths_of`, of pairs numbered through all shards."""
+        return self._of_shards(rows, lambda shard, own: shard.lengths_of(side, own))
+
     def lines_of(self, rows: NDArray[Any]) -> NDArray[np.int64]:
         """The lines of pairs, counted from 1 through all text files."""
-        shards, lines = self._shards_of(rows), np.empty(len(rows), np.int64)
+        return self._of_shards(rows, ParallelCorpus.lines_of)
+
+    def _of_shards(
+        self, rows: NDArray[Any], ask: Callable[[ParallelCorpus, NDArray[Any]], NDArray[Any]]
+    ) -> NDArray[np.int64]:
+        """A number of each row. ask: gives those of a shard's own rows."""
+        shards, found = self._shards_of(rows), np.empty(len(rows), np.int64)
         for number in np.unique(shards).tolist():
             here = shards == number
-            lines[here] = self.shard(number).lines[rows[here] - self.starts[number]]
-        return lines
+            found[here] = ask(self.shard(number), rows[here] - self.starts[number])
+        return found
 
     def _shards_of(self, rows: NDArray[Any]) -> NDArray[np.int64]:
         found: NDArray[np.int64] = np.searchsorted(self.starts, rows, side="right") - 1
@@ -200,6 +219,7 @@ def write_index(
         "manifests": [one["manifest"] for one in said],
         "texts": [list(text) for text in texts],
         "parts": list(parts),
+        "longer": [one["longer"] for one in said],
     }
     with whole_folder(folder / INDEX) as temporary:
         # One line: 100,000 shards have as many entries in each list.

@@ -198,9 +198,7 @@ class Preparation:
         begun = (self._folder / TOKENIZER).exists()
         is_another = found is not None and (found.names != names or found.settings != settings)
         if found is None or (not begun and (is_another or found.changed_file())):
-            if self._data.mix:
-                joined = True
-            elif self._data.shard_pairs is not None and not joined:
+            if self._data.shard_pairs is not None and not joined:
                 joined = False
             plan = make_plan(names, self._files.n_given, settings, joined=joined)
             write_plan(self._shards, plan)

@@ -37,7 +37,7 @@ from heed.runtime.manifest import MANIFEST, sha256_of
 from heed.text.tokenizer_kinds import load_tokenizer
 
 COPIES = "copies"  # the folder of hashes and copies, which goes when the shards are there
-SIDECAR = "2"  # the form of a shard's sidecar; those of another form are made again
+SIDECAR = "3"  # the form of a shard's sidecar; those of another form are made again
 ESTIMATED_SHARE = 16  # of many shards: one in so many hashes, the lowest, tells how many pairs are copies
 
 
@@ -262,6 +262,7 @@ class _Shard:
         src, tgt, n, line = lengths.T
         longest = int(np.maximum(src, tgt).argmax()) if len(lengths) else None
         return {
+            "longer": int(np.maximum(src, tgt) @ n),
             "src_tokens": int(src @ n),
             "tgt_tokens": int(tgt @ n),
             "longest": [0, 0] if longest is None else [int(max(src[longest], tgt[longest])), int(line[longest])],

@@ -141,7 +141,7 @@ class ShardBatches:
 
     def _lengths(self, rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """With eos, with bos."""
-        src, tgt = (1 + self._corpus.end_to_end(side, rows)[1] for side in SIDES)
+        src, tgt = (1 + self._corpus.lengths_of(side, rows) for side in SIDES)
         return src, tgt
 
     def lines(self, step: Step) -> list[int]:
