@@ -9,7 +9,9 @@ from typing import Any
 
 from heed.config import merged, toml_text, validated
 from heed.data.mix import MixPart
+from heed.data.reading.files import training_files
 from heed.errors import HeedError
+from heed.leases.storage import unpacked_name
 from heed.model.architecture import DROPOUTS
 from heed.runs.recipe import Recipe, read_preset
 
@@ -40,10 +42,17 @@ def reverse_recipe(recipe: Recipe, *, where: str) -> Recipe:
         raise HeedError(
             f"{where}: training.start_from is a model of one direction; name a model of the other direction (--model)."
         )
+    given = recipe.data
+    for src, _ in training_files(given.train, src=given.src, tgt=given.tgt) if given.train else ():
+        if unpacked_name(src.name).endswith(".tsv"):
+            raise HeedError(
+                f"{src}: a .tsv has its sources first, so no model of the other direction can be trained on it; write "
+                "two files, JSON Lines or Parquet, or name such a model (--model)."
+            )
     values = recipe.model_dump()
     data = values["data"]
     data["src"], data["tgt"] = data["tgt"], data["src"]
-    for name in ("train", "dev", "added"):
+    for name in ("train", "dev", "added", "columns"):
         if isinstance(data[name], list):
             data[name] = data[name][::-1]
     data["tests"] = {name: files[::-1] for name, files in data["tests"].items()}
