@@ -1,9 +1,10 @@
 """Batches of pairs, filled by real tokens, and their division into passes (section 5.1)."""
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -220,6 +221,16 @@ class Batches(Protocol):
     def drawn_after(self, epoch: int, at: EpochState = BEGINNING, *, step: int) -> Drawn | None:
         """Of a mix: what is drawn when the epoch ends, which it does at this step."""
 
+    @property
+    def stages(self) -> Mapping[int, str]:
+        """Of a mix: what begins after a step, by the step."""
+
+    def facts(self) -> dict[str, str]:
+        """Facts for the model's card, before training."""
+
+    def facts_at(self, epoch: int, at: EpochState, *, step: int) -> dict[str, str]:
+        """Facts for the model's card, at this step of the epoch."""
+
     def with_micro_tokens(self, micro_tokens: int) -> "Batches":
         """The same steps, divided into passes of this many tokens a side."""
 
@@ -248,7 +259,25 @@ PADDED_SHARE, MIN_PADDED_TOKENS = 8, 1024
 LOOK_AHEAD = 256  # pairs among which one is looked for that fits where the next one does not
 
 
-class TokenBatches:
+class OneText:
+    """Batches without a mix, of which there is nothing to draw in shares."""
+
+    stages: Mapping[int, str] = MappingProxyType({})
+
+    def drawn_after(self, epoch: int, at: EpochState = BEGINNING, *, step: int) -> Drawn | None:
+        """Of a mix: what is drawn when the epoch ends, which it does at this step."""
+        return None
+
+    def facts(self) -> dict[str, str]:
+        """As `Batches.facts`."""
+        return {}
+
+    def facts_at(self, epoch: int, at: EpochState, *, step: int) -> dict[str, str]:
+        """As `Batches.facts_at`."""
+        return {}
+
+
+class TokenBatches(OneText):
     """The order of training: which pairs form which step of which epoch.
 
     A step holds at most `max_src_tokens` and `max_tgt_tokens` real tokens, special symbols counted, and is filled until
@@ -312,10 +341,6 @@ class TokenBatches:
             for step in self._with_limits(part.limits)._plan(epoch, left)[: part.n_batches]:
                 left[np.concatenate(step)] = False
         return self._plan(epoch, left)
-
-    def drawn_after(self, epoch: int, at: EpochState = BEGINNING, *, step: int) -> Drawn | None:
-        """Of a mix: what is drawn when the epoch ends, which it does at this step."""
-        return None
 
     def _plan(self, epoch: int, left: NDArray[np.bool_]) -> list[Step]:
         draw = np.random.default_rng((self.limits.seed, epoch, *self._key))

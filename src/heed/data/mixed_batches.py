@@ -60,6 +60,7 @@ class MixedBatches(TokenBatches):
         """Notes where the parts begin and the last one ends. HeedError for a part without pairs."""
         self.mix, self._first_rows = mix, first_rows
         self.sizes = np.diff(first_rows).tolist()
+        self.stages = mix.begun_after(self.sizes)
         for part, size in zip(mix.parts, self.sizes, strict=True):
             if not size:
                 raise HeedError(
@@ -86,6 +87,15 @@ class MixedBatches(TokenBatches):
             begun = math.ceil(self._share_used(epoch, at.earlier, drawn, step=step) * n_rounds)
             new = [n * begun // n_rounds for n in new]
         return Drawn(step, tuple(n + more for n, more in zip(drawn.pairs, new, strict=True)))
+
+    def facts(self) -> dict[str, str]:
+        """The shares of each stage."""
+        return {"mix": "; ".join(self.mix.lines(self.sizes))}
+
+    def facts_at(self, epoch: int, at: EpochState, *, step: int) -> dict[str, str]:
+        """How often each part has been gone through."""
+        passes = self.passes_of_parts(epoch, at, step=step)
+        return {"passes": ", ".join(f"{part.name} {n:.2f}" for part, n in zip(self.mix.parts, passes, strict=True))}
 
     def passes_of_parts(self, epoch: int, at: EpochState = BEGINNING, *, step: int) -> list[float]:
         """How often each part has been gone through at this step of the epoch."""

@@ -49,7 +49,7 @@ from heed.training.divergence import unigram_loss
 from heed.training.logbook import Logbook
 from heed.training.schedule import fine_tuning_rate, rate_of_step
 from heed.training.settings import TrainingSettings
-from heed.training.trainer import NO_STAGES, train
+from heed.training.trainer import train
 
 MACHINE, IDS_HASH = "machine", "sha256 of its ids"  # on the card
 MUCH_HIGHER = 5  # times the rate for fine-tuning
@@ -114,52 +114,24 @@ def n_workers(recipe: Recipe, machine: Machine, *, plan: str | None = None) -> i
 
 def train_files(context: RunContext, files: TextFiles, *, callbacks: Callbacks = NO_CALLBACKS) -> list[Evaluation]:
     """As `train_recipe`, on these files. Workers other than the first return no scores."""
-    # A model that training starts from, or a run that lost its tokenizer, decides the tokenizer: read before the data.
-    recipe, run, machine, workers, report = (
-        context.recipe,
-        context.run,
-        context.machine,
-        context.workers,
-        context.report,
-    )
-    settings = recipe.training
+    recipe, run, machine, workers = context.recipe, context.run, context.machine, context.workers
+    settings, report = recipe.training, context.report
     report(_machine_line(context))
+    # A model that training starts from, or a run that lost its tokenizer, decides the tokenizer: read before the data.
     given = _given_model(recipe, run)
-    known = given.tokenizer if given else lost_tokenizer(run)
-    prepared = _prepare(context, files, known)
+    prepared = _prepare(context, files, given.tokenizer if given else lost_tokenizer(run))
     tokenizer = prepared.tokenizer
     _check_same_text(prepared.train, run)
     _report_missing_codes(prepared, report)
-
-    # First weights come from the seed, unless a given model replaces them.
-    torch.manual_seed(settings.seed)
-    model = network_of(recipe.model)(recipe.model, len(tokenizer), tokenizer.src_vocab_size)
-    if is_trained := given is not None:
-        rate, usual = _highest_rate(settings, d_model=recipe.model.d_model), fine_tuning_rate(recipe.model.d_model)
-        report(f"Starting from the weights in {settings.start_from}, at a learning rate of up to {rate:.1e}.")
-        if rate > MUCH_HIGHER * usual:
-            report(
-                f"Remark: such a rate is for training from nothing, and may undo what the model has learned; for "
-                f'fine-tuning, try training.schedule="constant" with training.learning_rate={usual:g}.'
-            )
-        model.load_state_dict(given.model.state_dict())
+    is_trained = given is not None
+    model = _first_model(context, tokenizer, given)
     del given
-
-    # Limits that these data break are found before hours of training.
-    _check_positions(recipe, prepared)
-    if recipe.parsing is None:  # a tree is as long as it has to be
-        _report_unreachable(prepared.train, recipe.decoding, report)
-    n_weights = n_parameters(recipe.model, len(tokenizer), tokenizer.src_vocab_size)
-    report(f"The model has {n_weights:,} parameters, {len(tokenizer):,} ids.")
-
-    if remark := settings.cut_schedule(_expected_steps(prepared.train, settings)):
-        report(remark)
+    _check_limits(context, prepared)
 
     # The card is saved with every checkpoint, so it is made before the first.
     batches = _training_batches(context, files, prepared.train, tokenizer)
     card = _card(context, files, prepared.train)
-    if isinstance(batches, MixedBatches):
-        card.trained_on["mix"] = "; ".join(batches.mix.lines(batches.sizes))
+    card.trained_on.update(batches.facts())
     if settings.start_from is not None:
         card.trained_on["started from"] = Path(settings.start_from).name
 
@@ -179,16 +151,15 @@ def train_files(context: RunContext, files: TextFiles, *, callbacks: Callbacks =
 
     # `validate` scores dev during training; the unigram loss is what a model reaches that has learned only frequencies.
     dev = _batches(context, prepared.dev, tokenizer)
-    validate = _validation(context, files, dev, tokenizer)
     state = train(
         *(model, batches, settings, machine, workers),
         run=run,
         checkpoints=checkpoints,
-        validate=validate,
+        validate=_validation(context, files, dev, tokenizer),
         report=report,
         callbacks=callbacks,
         unigram_loss=unigram_loss(prepared.train, prepared.dev, vocab_size=len(tokenizer), eos=tokenizer.special.eos),
-        stages=batches.mix.begun_after(batches.sizes) if isinstance(batches, MixedBatches) else NO_STAGES,
+        stages=batches.stages,
         is_trained=is_trained,
     )
 
@@ -200,25 +171,57 @@ def train_files(context: RunContext, files: TextFiles, *, callbacks: Callbacks =
     card.trained_on.update({name: trained[name] for name in (MACHINE, SUSTAINED) if name in trained})
     batches = batches.with_micro_tokens(state.micro_tokens)
     card.trained_on["epochs"] = _epochs(state, batches)
-    if isinstance(batches, MixedBatches):
-        passes = batches.passes_of_parts(state.epoch, state.epoch_state, step=state.step)
-        names = [part.name for part in batches.mix.parts]
-        card.trained_on["passes"] = ", ".join(f"{name} {n:.2f}" for name, n in zip(names, passes, strict=True))
+    card.trained_on.update(batches.facts_at(state.epoch, state.epoch_state, step=state.step))
+    return _averaged_and_scored(context, files, card, dev, tokenizer=tokenizer, step=state.step)
 
-    # The numbers by which training chose its best checkpoint, of any model.
+
+def _first_model(context: RunContext, tokenizer: AnyTokenizer, given: ModelFolder | None) -> Transformer:
+    """The model before training: its weights come from the seed, unless a given model replaces them."""
+    recipe, settings, report = context.recipe, context.recipe.training, context.report
+    torch.manual_seed(settings.seed)
+    model = network_of(recipe.model)(recipe.model, len(tokenizer), tokenizer.src_vocab_size)
+    if given is not None:
+        rate, usual = _highest_rate(settings, d_model=recipe.model.d_model), fine_tuning_rate(recipe.model.d_model)
+        report(f"Starting from the weights in {settings.start_from}, at a learning rate of up to {rate:.1e}.")
+        if rate > MUCH_HIGHER * usual:
+            report(
+                f"Remark: such a rate is for training from nothing, and may undo what the model has learned; for "
+                f'fine-tuning, try training.schedule="constant" with training.learning_rate={usual:g}.'
+            )
+        model.load_state_dict(given.model.state_dict())
+    return model
+
+
+def _check_limits(context: RunContext, prepared: Prepared) -> None:
+    """HeedError, or a remark, for limits that these data break: before hours of training."""
+    recipe, report, tokenizer = context.recipe, context.report, prepared.tokenizer
+    _check_positions(recipe, prepared)
+    if recipe.parsing is None:  # a tree is as long as it has to be
+        _report_unreachable(prepared.train, recipe.decoding, report)
+    n_weights = n_parameters(recipe.model, len(tokenizer), tokenizer.src_vocab_size)
+    report(f"The model has {n_weights:,} parameters, {len(tokenizer):,} ids.")
+    if remark := recipe.training.cut_schedule(_expected_steps(prepared.train, recipe.training)):
+        report(remark)
+
+
+def _averaged_and_scored(
+    context: RunContext, files: TextFiles, card: ModelCard, dev: Batches, *, tokenizer: AnyTokenizer, step: int
+) -> list[Evaluation]:
+    """Makes RUN/model an average of checkpoints or the best of them, as average_last and keep_better say; its scores."""
+    run, machine, settings, report = context.run, context.machine, context.recipe.training, context.report
     alone = replace(context, workers=ALONE)
 
+    # The numbers by which training chose its best checkpoint, of any model.
     def measure(model: Transformer) -> Mapping[str, float]:
         model = model.to(machine.device, machine.dtype).eval()
         if settings.best_by == "loss":
             return {"loss": cross_entropy(model, _all_batches(dev, model, machine))}
         return _validation(alone, files, dev, tokenizer)(model)
 
-    # RUN/model becomes an average of checkpoints or the best of them, as average_last and keep_better say.
     on_dev: Mapping[Path, Evaluation] = {}
     title = "average"
-    with workers.all_threads():
-        with closing(Logbook(run, resumed_step=state.step, repeated="average", report=report)) as logbook:
+    with context.workers.all_threads():
+        with closing(Logbook(run, resumed_step=step, repeated="average", report=report)) as logbook:
             if settings.average_last == "best":
                 _, on_dev = average_best(
                     run, context.task, files.dev, settings=settings, report=report, card=card, logbook=logbook

@@ -305,6 +305,7 @@ class _ShardSaid(BaseModel):
     key: str
     manifest: str
     kept: Count
+    longer: Count
     src_tokens: Count
     tgt_tokens: Count
     longest: tuple[Count, Count]

@@ -17,6 +17,7 @@ from heed.data.batching import (
     Batch,
     BatchLimits,
     EpochState,
+    OneText,
     Rows,
     Step,
     TokenBatches,
@@ -33,7 +34,7 @@ from heed.text.tokenizer import SpecialIds
 WINDOW_SHARDS = 4
 
 
-class ShardBatches:
+class ShardBatches(OneText):
     """As `TokenBatches`; a row is a pair's number through all shards."""
 
     plan_name = REAL_TOKENS
@@ -90,9 +91,6 @@ class ShardBatches:
         pairs = self._pairs_of(shards)
         steps = self._batches(pairs, key=(at.window,)).plan(epoch, EpochState(earlier=at.earlier))
         return [[pairs.numbers(rows) for rows in step] for step in steps]
-
-    def drawn_after(self, epoch: int, at: EpochState = BEGINNING, *, step: int) -> None:
-        """Nothing is: shards have no mix."""
 
     def passes(self, step: Step, *, padded: bool) -> list[Rows]:
         """As `TokenBatches.passes`."""
