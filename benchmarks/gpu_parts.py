@@ -142,7 +142,7 @@ def torch_loop(presets: list[str], sizes: list[int] | None, vocab_size: int | No
 
     from heed.apps.bench.inputs import random_corpus
     from heed.apps.bench.training import preset_shape
-    from heed.data.batching import TokenBatches
+    from heed.data.batches.token_batches import TokenBatches
     from heed.runtime.device import choose_machine
     from heed.text.tokenizer import SpecialIds
 

@@ -55,9 +55,9 @@ def prepare(folder: Path, run: str, *options: str) -> dict[str, float]:
 
 def opening(data: Path) -> dict[str, float]:
     """Of a prepared corpus: seconds of opening, of a window's shards and of its plan; memory that each adds."""
-    from heed.data.batching import BatchLimits
+    from heed.data.batches.shard_batches import ShardBatches
+    from heed.data.batches.token_batches import BatchLimits
     from heed.data.corpus.sharded import ShardedCorpus
-    from heed.data.shards.batches import ShardBatches
     from heed.text.tokenizer_kinds import load_tokenizer
 
     def peak() -> float:

@@ -123,7 +123,7 @@ def heed_steps(
 def heed_steps_of(
     workers: Any, shape: dict[str, Any], batches: list[tuple[Tensor, Tensor]], dtype: str
 ) -> Iterator[None]:
-    from heed.data.batching import Batch, mask_places
+    from heed.data.batches.batch import Batch, mask_places
     from heed.model.architecture import Architecture
     from heed.model.transformer import Transformer
     from heed.runtime.device import choose_machine
@@ -363,7 +363,7 @@ def worker(name: str, preset: str, source: Path, n_threads: int) -> None:
 
 def write_batches(target: Path, *, work: Path, mirror: str | None, n_batches: int) -> int:
     """Writes batches of Multi30k as Heed prepares it; returns their real target tokens."""
-    from heed.data.batching import TokenBatches
+    from heed.data.batches.token_batches import TokenBatches
     from heed.data.corpora.download import Corpora
     from heed.data.corpus.shard import ParallelCorpus
     from heed.data.preparation.job import prepare

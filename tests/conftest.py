@@ -26,7 +26,7 @@ with shapes.install(["heed.backends", "heed.model", "heed.training.loss", "heed.
 import numpy as np
 import torch
 
-from heed.data.batching import Batch, mask_places
+from heed.data.batches.batch import Batch, mask_places
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
 from heed.text.numbers import english, german, number_splits

@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 
 from heed.apps.cli import main
 from heed.backends.cpu.build import library
-from heed.data.batching import TokenBatches
+from heed.data.batches.token_batches import TokenBatches
 from heed.data.corpus.shard import ParallelCorpus, write_corpus
 from heed.errors import HeedError
 from heed.model.architecture import Architecture

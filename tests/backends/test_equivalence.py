@@ -24,7 +24,7 @@ from heed.backends.choice import backend_for
 from heed.backends.cpu.build import has_bf16, has_int8, has_tiles, largest_int8_weight, library
 from heed.backends.protocol import FIRST_CAPACITY
 from heed.backends.reference import ReferenceSearchState
-from heed.data.batching import Batch, make_batch
+from heed.data.batches.batch import Batch, make_batch
 from heed.decoding.beam import Hypothesis, search
 from heed.decoding.scoring import token_log_probs
 from heed.decoding.settings import DecodingSettings

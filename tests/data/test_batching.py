@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.conftest import SPECIAL, n_examples
 
-from heed.data.batching import EpochState, PlanPart, TokenBatches
+from heed.data.batches.padded_plan import PaddedBatches
+from heed.data.batches.token_batches import EpochState, PlanPart, TokenBatches
 from heed.data.corpus.shard import ParallelCorpus, write_corpus
-from heed.data.padded_plan import PaddedBatches
 
 LENGTHS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), min_size=1, max_size=80)
 

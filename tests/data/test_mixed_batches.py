@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.conftest import SPECIAL
 
-from heed.data.batching import Drawn, EpochState, PlanPart
+from heed.data.batches.mixed_batches import MixedBatches
+from heed.data.batches.token_batches import Drawn, EpochState, PlanPart
 from heed.data.corpus.shard import ParallelCorpus, write_corpus
 from heed.data.mix import Mix, MixPart
-from heed.data.mixed_batches import MixedBatches
 
 OWN = MixPart(name="own", weight=1.0)
 

@@ -6,7 +6,7 @@ import itertools
 import pytest
 import torch
 
-from heed.data.batching import make_batch, pad_sources
+from heed.data.batches.batch import make_batch, pad_sources
 from heed.decoding.beam import beam_search
 from heed.decoding.scoring import length_penalty, token_log_probs
 from heed.decoding.settings import DecodingSettings

@@ -17,7 +17,7 @@ from heed.backends.choice import backend_for
 from heed.backends.cpu.build import has_int8, has_tiles, library
 from heed.backends.cpu.search_state import CpuSearchState
 from heed.backends.cpu.weights import prepack
-from heed.data.batching import make_batch
+from heed.data.batches.batch import make_batch
 from heed.decoding.beam import FEW_STEPS, MANY_STEPS, Hypothesis, beam_search, search
 from heed.decoding.scoring import length_penalty, token_log_probs
 from heed.decoding.settings import DecodingSettings

@@ -9,7 +9,7 @@ import torch
 
 from heed.backends.cpu.build import has_int8, has_tiles, library
 from heed.backends.cpu.weights import prepack
-from heed.data.batching import make_batch
+from heed.data.batches.batch import make_batch
 from heed.decoding.beam import beam_search, search
 from heed.decoding.scoring import token_log_probs
 from heed.decoding.settings import DecodingSettings, SamplingSettings

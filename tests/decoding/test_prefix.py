@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heed.backends.cpu.build import has_int8, library
-from heed.data.batching import make_batch
+from heed.data.batches.batch import make_batch
 from heed.decoding.beam import search
 from heed.decoding.scoring import length_penalty, token_log_probs
 from heed.decoding.settings import DecodingSettings, SamplingSettings

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heed.data.batching import make_batch
+from heed.data.batches.batch import make_batch
 from heed.decoding.beam import beam_search, search
 from heed.decoding.scoring import token_log_probs
 from heed.decoding.settings import DecodingSettings, SamplingSettings

@@ -21,7 +21,7 @@ from sacrebleu.metrics.chrf import CHRF
 
 import heed
 from heed.backends.cpu.build import has_int8, has_tiles, library
-from heed.data.batching import make_batch
+from heed.data.batches.batch import make_batch
 from heed.decoding.beam import search
 from heed.decoding.scoring import cross_entropy
 from heed.decoding.settings import DecodingSettings, SamplingSettings

@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from heed.data.batching import Batch, TokenBatches
+from heed.data.batches.batch import Batch
+from heed.data.batches.token_batches import TokenBatches
 from heed.data.corpus.shard import ParallelCorpus, write_corpus
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer

@@ -18,7 +18,7 @@ from heed.backends.gpu.passes import GpuPasses, _runs
 from heed.backends.gpu.training import GpuTrainingBackend
 from heed.backends.protocol import PassSettings
 from heed.backends.reference import ReferenceBackend
-from heed.data.batching import Batch, make_batch
+from heed.data.batches.batch import Batch, make_batch
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
 from heed.runtime.device import Machine

@@ -17,7 +17,7 @@ from heed.backends.choice import backend_for
 from heed.backends.cpu.build import has_int8, library
 from heed.backends.gpu import training as gpu_training
 from heed.backends.reference import ReferenceBackend
-from heed.data.batching import make_batch
+from heed.data.batches.batch import make_batch
 from heed.decoding.beam import beam_search
 from heed.decoding.scoring import token_log_probs
 from heed.decoding.settings import DecodingSettings

@@ -5,9 +5,9 @@ import math
 import torch
 from tests.conftest import SPECIAL
 
-from heed.data.batching import TokenBatches
+from heed.data.batches.mixed_batches import MixedBatches
+from heed.data.batches.token_batches import TokenBatches
 from heed.data.corpus.shard import write_corpus
-from heed.data.mixed_batches import MixedBatches
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
 from heed.model_folder import ModelCard

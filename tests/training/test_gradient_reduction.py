@@ -18,7 +18,7 @@ from tests.training.runs import BF16, FP32, copy_corpus, run_training
 from torch import Tensor
 
 from heed.backends.protocol import NotFiniteError
-from heed.data.batching import TokenBatches
+from heed.data.batches.token_batches import TokenBatches
 from heed.decoding.scoring import batch_nll
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer

@@ -5,7 +5,7 @@ import torch
 from tests.conftest import SPECIAL
 from tests.training.runs import FP32, copy_corpus, run_training
 
-from heed.data.batching import TokenBatches
+from heed.data.batches.token_batches import TokenBatches
 from heed.errors import HeedError, is_out_of_memory
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer

@@ -5,7 +5,7 @@ import torch
 from tests.conftest import SPECIAL
 from tests.training.runs import BF16, FP32, copy_corpus
 
-from heed.data.batching import TokenBatches
+from heed.data.batches.token_batches import TokenBatches
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
 from heed.runtime.device import Machine

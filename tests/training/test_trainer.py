@@ -23,7 +23,7 @@ from tests.training.runs import BF16, FP32, run_training
 from tests.training.test_distributed import joined
 
 from heed.backends.protocol import NotFiniteError
-from heed.data.batching import TokenBatches
+from heed.data.batches.token_batches import TokenBatches
 from heed.data.corpus.shard import ParallelCorpus
 from heed.data.mix import Mix, MixPart
 from heed.decoding.beam import beam_search

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from heed.backends.beam_account import BeamAccount, ContinuationRules, Continuations, EndingRules, StepLimits
 from heed.backends.live_prefixes import AllowedIds, LivePrefixes
-from heed.data.batching import Batch
+from heed.data.batches.batch import Batch
 from heed.errors import HeedError
 from heed.model.transformer import Transformer
 from heed.runtime.device import DecodingPrecision

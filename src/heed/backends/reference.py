@@ -13,7 +13,7 @@ from heed.backends.beam_account import BeamAccount, ContinuationRules, Continuat
 from heed.backends.forbidden import mask_forbidden
 from heed.backends.live_prefixes import AllowedIds, LivePrefixes
 from heed.backends.protocol import NO_BF16, NO_INT8, PassSettings
-from heed.data.batching import Batch
+from heed.data.batches.batch import Batch
 from heed.errors import HeedError
 from heed.model.transformer import DecoderState, Transformer
 from heed.runtime.device import DecodingPrecision, choose_machine

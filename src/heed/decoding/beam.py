@@ -16,7 +16,7 @@ from heed.backends.beam_account import BeamAccount, Bools, EndingRules, Floats, 
 from heed.backends.choice import backend_for
 from heed.backends.live_prefixes import AllowedIds, LivePrefixes
 from heed.backends.protocol import NotFiniteError, SearchOps, SearchState
-from heed.data.batching import pad_sources
+from heed.data.batches.batch import pad_sources
 from heed.decoding.scoring import length_penalties
 from heed.decoding.settings import DecodingSettings, SamplingSettings, check_n_best
 from heed.decoding.stream import SearchMemory, Source, SourceQueue, maximum_length

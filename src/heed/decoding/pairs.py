@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from heed.data.batching import Batch, make_batch
+from heed.data.batches.batch import Batch, make_batch
 from heed.decoding.scoring import token_log_probs
 from heed.decoding.stream import MAX_SENTENCES
 from heed.model.attention_weights import mean_cross_attention

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from heed.backends.choice import backend_for
 from heed.backends.protocol import NotFiniteError
-from heed.data.batching import Batch
+from heed.data.batches.batch import Batch
 from heed.decoding.settings import LengthPenalty
 from heed.model.transformer import Transformer
 

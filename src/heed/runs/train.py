@@ -11,16 +11,17 @@ import numpy as np
 import torch
 
 from heed.backends.choice import backend_for, kernels_state
-from heed.data.batching import PADDED, Batch, Batches, BatchLimits, Rows, Step, TokenBatches
+from heed.data.batches.batch import Batch, Rows
+from heed.data.batches.mixed_batches import MixedBatches
+from heed.data.batches.mixed_shards import MixedShardBatches
+from heed.data.batches.shard_batches import ShardBatches
+from heed.data.batches.token_batches import PADDED, Batches, BatchLimits, Step, TokenBatches
 from heed.data.corpora.download import Corpora, Report
 from heed.data.corpus.shard import ParallelCorpus, TrainingCorpus
 from heed.data.corpus.sharded import ShardedCorpus
-from heed.data.mixed_batches import MixedBatches
 from heed.data.preparation.job import Prepared, prepare
 from heed.data.preparation.tags import language_codes, shown_codes
 from heed.data.reading.text_files import TextFiles
-from heed.data.shards.batches import ShardBatches
-from heed.data.shards.mixed_batches import MixedShardBatches
 from heed.decoding.scoring import batch_nll, cross_entropy, perplexity
 from heed.decoding.settings import DecodingSettings
 from heed.decoding.stream import Source, maximum_length
@@ -207,7 +208,7 @@ def _check_limits(context: RunContext, prepared: Prepared) -> None:
 def _averaged_and_scored(
     context: RunContext, files: TextFiles, card: ModelCard, dev: Batches, *, tokenizer: AnyTokenizer, step: int
 ) -> list[Evaluation]:
-    """Makes RUN/model an average of checkpoints or the best of them, as average_last and keep_better say; its scores."""
+    """The scores of RUN/model, which becomes an average of checkpoints or the best one (average_last, keep_better)."""
     run, machine, settings, report = context.run, context.machine, context.recipe.training, context.report
     alone = replace(context, workers=ALONE)
 
@@ -433,7 +434,7 @@ def _kinds(context: RunContext) -> _Kinds:
     """Those of the plan that the run began with, or of a new run."""
     if plan_name(context.run / "checkpoints") != PADDED:
         return _Kinds()
-    from heed.data.padded_plan import PaddedBatches, PaddedMixedBatches, PaddedShardBatches
+    from heed.data.batches.padded_plan import PaddedBatches, PaddedMixedBatches, PaddedShardBatches
 
     return _Kinds(PaddedBatches, PaddedMixedBatches, PaddedShardBatches)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from heed.data.batching import PADDED, Batches, BatchLimits, Drawn, EpochState, PlanPart, Step
+from heed.data.batches.token_batches import PADDED, Batches, BatchLimits, Drawn, EpochState, PlanPart, Step
 from heed.errors import HeedError
 from heed.model.cost import Workload
 from heed.model.transformer import Transformer

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from heed.data.batching import Batches, Step
+from heed.data.batches.token_batches import Batches, Step
 from heed.training.checkpoint import TrainState
 from heed.training.logbook import Logbook
 from heed.training.settings import TrainingSettings

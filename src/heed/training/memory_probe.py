@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import torch
 
 from heed.backends.protocol import TrainingPasses
-from heed.data.batching import Batch, Batches, Rows
+from heed.data.batches.batch import Batch, Rows
+from heed.data.batches.token_batches import Batches
 from heed.errors import HeedError, is_out_of_memory
 from heed.runtime.device import Machine
 from heed.runtime.memory import free_memory, peak_memory, reset_peak_memory

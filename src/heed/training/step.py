@@ -11,7 +11,7 @@ from torch import Tensor
 
 from heed.backends.choice import backend_for
 from heed.backends.protocol import PassSettings, TrainingOps, TrainingPasses
-from heed.data.batching import Batch
+from heed.data.batches.batch import Batch
 from heed.errors import is_out_of_memory
 from heed.model.transformer import Transformer
 from heed.runtime.device import Machine

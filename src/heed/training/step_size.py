@@ -6,7 +6,8 @@ from statistics import fmean
 
 from heed.backends.choice import backend_for
 from heed.backends.protocol import ROW_MULTIPLE
-from heed.data.batching import Batch, Batches, Step
+from heed.data.batches.batch import Batch
+from heed.data.batches.token_batches import Batches, Step
 from heed.training.settings import TrainingSettings
 from heed.training.step import MasterWeights
 

@@ -13,7 +13,7 @@ from typing import NoReturn
 import torch
 
 from heed.backends.protocol import NotFiniteError
-from heed.data.batching import Batches, PlanPart, Step
+from heed.data.batches.token_batches import Batches, PlanPart, Step
 from heed.errors import HeedError, Stopped, is_out_of_memory
 from heed.model.transformer import Transformer
 from heed.runtime.device import Machine

@@ -102,7 +102,7 @@ def test_samples_differ_by_seed_and_by_part(folder, heed):
         (["--set", "training.n_teachers=1"], "training.n_teachers cannot be combined with a mix"),
         (["--mono", "absent.en"], "absent.en: no such file"),
         (["--mono", "absent.en", "--model", "none"], "absent.en: no such file"),
-        (["--set", "data.train=['pairs.tsv']"], "pairs.tsv: a .tsv has its sources first"),
+        (["--set", "data.train=['pairs.tsv']", "--model", "none"], "pairs.tsv: a .tsv has its sources first"),
         (["--top-k", "3"], "--top-k needs --sample TEMPERATURE"),
         (["--workers", "2", "--model", "none"], "--workers is for --cluster local or Ray"),
         (["--set", "data.mix=[{name='own'}]"], "has a mix already"),

@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional as F
 
 from heed.apps.exchange.transfer import ExportFormat, ImportFormat, export_model, import_model
-from heed.data.batching import make_batch
+from heed.data.batches.batch import make_batch
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
 from heed.model_folder import ModelCard, save_model

@@ -16,7 +16,7 @@ from tests.decoding.searches import VOCAB_SIZE, sharp_model
 from heed.backends.cpu import decoding_ops, weights
 from heed.backends.cpu.build import has_bf16, has_int8, largest_int8_weight, library
 from heed.backends.cpu.search_state import CpuSearchState
-from heed.data.batching import pad_sources
+from heed.data.batches.batch import pad_sources
 from heed.decoding.loading import prepack_models
 from heed.runtime.device import native_kernels
 

@@ -11,14 +11,14 @@ from tests.data.shards.made import sharded
 from tests.training.runs import run_training
 from tests.training.test_distributed import joined
 
-from heed.data import mixed_batches
-from heed.data.batching import BatchLimits, EpochState, PlanPart, TokenBatches
+from heed.data.batches import mixed_batches
+from heed.data.batches.mixed_batches import MixedBatches
+from heed.data.batches.mixed_shards import MixedShardBatches
+from heed.data.batches.shard_batches import WINDOW_SHARDS, ShardBatches
+from heed.data.batches.token_batches import BatchLimits, EpochState, PlanPart, TokenBatches
 from heed.data.corpus.shard import write_corpus
 from heed.data.corpus.sharded import ShardedCorpus
 from heed.data.mix import Mix, MixPart
-from heed.data.mixed_batches import MixedBatches
-from heed.data.shards.batches import WINDOW_SHARDS, ShardBatches
-from heed.data.shards.mixed_batches import MixedShardBatches
 from heed.errors import HeedError
 from heed.training.checkpoint import TrainState
 from heed.training.distributed import Workers

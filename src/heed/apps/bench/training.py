@@ -19,7 +19,7 @@ from heed.apps.bench.inputs import MAX_LENGTH, SPECIAL, random_corpus, shape_of
 from heed.backends.choice import backend_for
 from heed.backends.protocol import Backend, TrainingOps
 from heed.config import validated
-from heed.data.batching import TokenBatches
+from heed.data.batches.token_batches import TokenBatches
 from heed.model.architecture import Architecture
 from heed.model.cost import Workload, forward_flops, matrix_products, n_parameters
 from heed.model.transformer import Transformer

@@ -10,7 +10,8 @@ import torch
 from heed.apps.bench.inputs import SPECIAL, random_corpus
 from heed.apps.bench.training import LEARNING_RATE
 from heed.backends.kernels import counted_work
-from heed.data.batching import Batch, Step, TokenBatches
+from heed.data.batches.batch import Batch
+from heed.data.batches.token_batches import Step, TokenBatches
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
 from heed.runtime.device import Machine

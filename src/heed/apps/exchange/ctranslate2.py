@@ -14,7 +14,7 @@ from heed.apps.exchange.parts import IN_ALL_FORMATS, check_covered, missing_part
 from heed.apps.exchange.samples import ranking_note, sample_ids
 from heed.apps.exchange.tokenizers import piece_names, tokenizer_json
 from heed.config import validated
-from heed.data.batching import make_batch
+from heed.data.batches.batch import make_batch
 from heed.decoding.scoring import token_log_probs
 from heed.decoding.settings import DecodingSettings
 from heed.decoding.stream import Source, longest_source, maximum_length

@@ -18,7 +18,7 @@ from heed.backends.cpu.search_state import CpuSearchState
 from heed.backends.live_prefixes import AllowedIds
 from heed.backends.protocol import PassSettings, SearchState
 from heed.backends.reference import ReferenceBackend, ReferenceSearchState
-from heed.data.batching import Batch
+from heed.data.batches.batch import Batch
 from heed.model.coverage import Coverage
 from heed.model.transformer import Transformer
 from heed.runtime.device import DecodingPrecision, n_threads

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from heed.backends.cpu import training_ops
 from heed.backends.cpu.build import check_range
 from heed.backends.cpu.packed import PackedSequences
-from heed.data.batching import Batch
+from heed.data.batches.batch import Batch
 from heed.model.attention import AttentionMask, key_mask, restricted_attention
 from heed.model.transformer import (
     ACTIVATIONS,

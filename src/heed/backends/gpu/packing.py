@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from heed.backends.protocol import ROW_MULTIPLE
-from heed.data.batching import Batch
+from heed.data.batches.batch import Batch
 
 # Room for this share of `capacity` sequences: short sentences need more, and empty ones cost blocks of threads that
 # find nothing to do, so that passes of long sentences have less.

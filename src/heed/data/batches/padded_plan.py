@@ -6,9 +6,10 @@ at most `micro_tokens` a side. So what a step holds depends on the machine. It g
 
 import numpy as np
 
-from heed.data.batching import PADDED, BatchLimits, Rows, Step, TokenBatches, padded_slices
-from heed.data.mixed_batches import MixedBatches
-from heed.data.shards.batches import ShardBatches
+from heed.data.batches.batch import Rows
+from heed.data.batches.mixed_batches import MixedBatches
+from heed.data.batches.shard_batches import ShardBatches
+from heed.data.batches.token_batches import PADDED, BatchLimits, Step, TokenBatches, padded_slices
 
 
 class PaddedBatches(TokenBatches):

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heed.data.batching import BEGINNING, BatchLimits, Drawn, EpochState, PlanPart, Rows, Step, TokenBatches
+from heed.data.batches.batch import Rows
+from heed.data.batches.token_batches import BEGINNING, BatchLimits, Drawn, EpochState, PlanPart, Step, TokenBatches
 from heed.data.corpus.shard import ParallelCorpus
 from heed.data.mix import Mix
 from heed.errors import HeedError

@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heed.data.batching import BatchLimits, Rows
+from heed.data.batches.batch import Rows
+from heed.data.batches.mixed_batches import OF_PARTS, MixedBatches
+from heed.data.batches.shard_batches import WINDOW_SHARDS, ShardBatches
+from heed.data.batches.token_batches import BatchLimits
 from heed.data.corpus.shard import SIDES
 from heed.data.corpus.sharded import ShardedCorpus
 from heed.data.mix import Mix
-from heed.data.mixed_batches import OF_PARTS, MixedBatches
-from heed.data.shards.batches import WINDOW_SHARDS, ShardBatches
 from heed.text.tokenizer import SpecialIds
 
 

@@ -11,17 +11,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heed.data.batching import (
+from heed.data.batches.batch import Batch, Rows, batch_of
+from heed.data.batches.token_batches import (
     BEGINNING,
     REAL_TOKENS,
-    Batch,
     BatchLimits,
     EpochState,
     OneText,
-    Rows,
     Step,
     TokenBatches,
-    batch_of,
     lines_named,
     pieces_of,
     tokens_of_pass,
