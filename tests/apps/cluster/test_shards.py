@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,28 @@ def test_rows_are_those_of_heed_translate_and_heed_score(shards, heed, tmp_path)
     found = [(row["forced_log_prob"], row["forced_score"]) for row in records(tmp_path / "scored")]
     assert found == [(one["log_prob"], one["score"]) for one in scores]
     assert records(tmp_path / "scored")[7] == rows[7] | {"forced_log_prob": found[7][0], "forced_score": found[7][1]}
+
+
+def test_cells_keep_what_files_keep_and_a_folder_begun_before_its_split(shards, heed, tmp_path):
+    text = "seven {count} hundred\nand <b>nine</b> https://example.org/x"
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"text": text}) + "\n")
+    assert shards(inputs="rows.jsonl").returncode == 0
+    [row] = records(tmp_path / "out")
+    direct = heed("translate", MODEL, "--format", "text", *EXACT, stdin=text)
+    assert row["translation"] == direct.stdout
+    assert all(row["translation"].count(kept) == 1 for kept in ("{count}", "\n", "<b>", "https://example.org/x"))
+
+    # The plan of an earlier version has no such key.
+    plan = read_plan(str(tmp_path / "out"))
+    earlier = replace(plan, work=replace(plan.work, split="lines"))
+    assert plan.identity() == earlier.identity() | {"split": "items"}
+    shutil.rmtree(tmp_path / "out")
+    (tmp_path / "out").mkdir()
+    write_plan(str(tmp_path / "out"), earlier)
+    assert shards(inputs="rows.jsonl").returncode == 0
+    direct = heed("translate", MODEL, *EXACT, stdin=text + "\n")
+    [row] = records(tmp_path / "out")
+    assert row["translation"] == direct.stdout.removesuffix("\n")
 
 
 def test_a_second_run_makes_only_what_is_missing_or_damaged(shards, tmp_path):

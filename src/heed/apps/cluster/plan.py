@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -40,6 +40,7 @@ from heed.runtime.manifest import MANIFEST, sha256_of
 SUCCESS, ERRORS = "_SUCCESS", "errors"
 MAX_PARTS = 100_000  # a plan of more would be read for seconds by every worker
 Task = Literal["translate", "score"]
+Split = Literal["lines", "items"]  # a plan that says nothing has lines
 ADDED: dict[Task, tuple[str, ...]] = {"translate": ("translation", "score", "ended"), "score": ("log_prob", "score")}
 
 
@@ -48,7 +49,8 @@ class Work:
     """The work to do on the inputs.
 
     model: where it lies, which may change; manifest: the SHA-256 of its manifest. settings: of the search. prefix:
-    begins the names of the columns that are added. sampling: of draws in place of a search.
+    begins the names of the columns that are added. sampling: of draws in place of a search. split: how texts become
+    sentences, as documents do or line by line.
     """
 
     task: Task
@@ -61,6 +63,7 @@ class Work:
     part_lines: int
     prefix: str = ""
     sampling: dict[str, Any] | None = None
+    split: Split = "items"
 
     @property
     def added(self) -> tuple[str, ...]:
@@ -101,6 +104,7 @@ class Plan:
             "model": work.manifest,
             "settings": work.settings,
             **({} if work.sampling is None else {"sampling": work.sampling}),
+            **({"split": work.split} if (work.task, work.split) == ("translate", "items") else {}),
             "precision": work.precision,
             "columns": {"read": list(work.columns.read), "schema": work.columns.schema, "added": list(work.added)},
             "output": work.output,
@@ -132,6 +136,7 @@ class _PlanFile(PlanFile):
     model: _ModelFacts
     settings: dict[str, Any]
     sampling: dict[str, Any] | None = None
+    split: Split = "lines"
     precision: DecodingPrecision
     columns: _ColumnFacts
     output: Format
@@ -276,6 +281,7 @@ def read_plan(out: str) -> Plan | None:
         work = Work(
             found.task, model.folder, model.manifest_sha256, found.settings, found.precision,
             Columns(columns.read, columns.schema), found.output, found.part_lines, columns.prefix, found.sampling,
+            found.split,
         )  # fmt: skip
         check_ranges(found.parts, [one.rows for one in found.inputs], work.part_lines)
         names = [one.name for one in found.inputs]
@@ -311,6 +317,7 @@ def _check_empty(out: Path) -> None:
 
 def _same(found: Plan, out: str, names: Sequence[str], work: Work) -> Plan:
     """The plan of before. HeedError if it has other inputs, work or settings."""
+    work = replace(work, split=found.work.split)  # a folder keeps the split that it was begun with
     known = {one.name: one for one in found.inputs}
     inputs = []
     for name in names:

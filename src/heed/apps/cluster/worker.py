@@ -7,23 +7,30 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
+from heed.apps.cluster.earlier_split import split_text
 from heed.apps.cluster.plan import manifest_hash, part_hash, read_plan, sidecar
 from heed.apps.cluster.writers import writer_of
-from heed.apps.documents.split_text import SplitText, split_text
+from heed.apps.documents.items import Item
+from heed.apps.documents.plain_text import TextDraft
+from heed.apps.documents.sentences import Splitter, splitter
+from heed.apps.documents.tagged_text import has_words
+from heed.apps.documents.translation import Question
 from heed.data.reading.columns import Sources
 from heed.data.reading.rows import Rows
 from heed.errors import HeedError
 from heed.leases.inputs import InputWatch
 from heed.leases.storage import facts, joined, whole, write_whole
 from heed.leases.worker import StopAll, attempted, serve
+from heed.text.alignment import Translated
 
 PART_SEED = 1_000_003  # distance between the seeds of two parts
 
 if TYPE_CHECKING:
     from heed.decoding.settings import SamplingSettings
-    from heed.decoding.translator import Translation
+    from heed.decoding.translator import Translation, Translator
 
 
 @dataclass(frozen=True)
@@ -158,29 +165,31 @@ class Worker:
         return self._translate_rows(batches, part) if self._plan.work.task == "translate" else self._score_rows(batches)
 
     def _translate_rows(self, batches: Iterator[Rows], part: int) -> Iterator[tuple[Rows, list[int], list[_Result]]]:
-        language = self._translator.languages[0]
-        ahead: deque[tuple[Rows, list[int], list[SplitText]]] = deque()
+        language, sampling = self._translator.languages[0], self._sampling(part)
+        make = partial(_Lines, language) if self._plan.work.split == "lines" else partial(_Items, splitter(language))
+        ahead: deque[tuple[Rows, list[int], list[_Lines | _Items]]] = deque()
 
         def sentences() -> Iterator[str]:
             for rows in batches:
                 kept = [place for place in range(len(rows)) if place not in rows.faults]
-                split = [split_text(rows.texts[place][0], language) for place in kept]
-                ahead.append((rows, kept, split))
-                for one in split:
+                texts = [make(rows.texts[place][0]) for place in kept]
+                ahead.append((rows, kept, texts))
+                for one in texts:
                     yield from one.sentences
 
-        stream = self._translator.stream(sentences(), sampling=self._sampling(part))
+        stream = self._translator.stream(sentences(), sampling=sampling, keep_words=self._plan.work.split == "items")
         following = next(stream, None)
         while ahead:  # the batch of the following translation is there, or all are
-            rows, kept, split = ahead.popleft()
+            rows, kept, texts = ahead.popleft()
             results = []
-            for text in split:
+            for text in texts:
                 translations = []
                 for _ in text.sentences:
                     assert following is not None
                     translations.append(following)
                     following = next(stream, None)
-                results.append(self._join(text, translations))
+                written, translations = text.written(translations, self._translator, sampling)
+                results.append(_joined(written, translations))
             yield rows, kept, results
 
     def _sampling(self, part: int) -> "SamplingSettings | None":
@@ -191,16 +200,6 @@ class Worker:
             return None
         settings = SamplingSettings(**self._plan.work.sampling)
         return settings.model_copy(update={"seed": (settings.seed + PART_SEED * part) % 2**63})
-
-    def _join(self, text: SplitText, translations: "list[Translation]") -> _Result:
-        return _Result(
-            (
-                text.with_translations(one.text for one in translations),
-                math.fsum(one.score for one in translations),
-                all(one.ended for one in translations),
-            ),
-            sum(len(one.tokens) + 1 for one in translations),
-        )
 
     def _score_rows(self, batches: Iterator[Rows]) -> Iterator[tuple[Rows, list[int], list[_Result]]]:
         for rows in batches:
@@ -229,6 +228,56 @@ class Worker:
         total = sum(log_probs)
         penalty = length_penalty(len(log_probs), settings.length_penalty, settings.length_penalty_form)
         return _Result((total, total / penalty), len(log_probs))
+
+
+class _Lines:
+    """A text whose sentences are translated by themselves, as folders of an earlier version began."""
+
+    def __init__(self, language: str, text: str):
+        self._split = split_text(text, language)
+        self.sentences = self._split.sentences
+
+    def written(self, translations: "list[Translation]", *_: object) -> "tuple[str, list[Translation]]":
+        return self._split.with_translations(one.text for one in translations), translations
+
+
+class _Items:
+    """A text with the rules of a .txt, what stays and tags included."""
+
+    def __init__(self, split: Splitter, text: str):
+        self._draft = TextDraft(text, split)
+        self._questions = [*self._draft.nested, *self._draft.questions]
+        self.sentences = [question.text for question in self._questions]
+
+    def written(
+        self, translations: "list[Translation]", translator: "Translator", sampling: "SamplingSettings | None"
+    ) -> "tuple[str, list[Translation]]":
+        """The text of these translations, and those that it is of: some are asked for again, without what stays."""
+        answers: dict[Question, list[Item]] = {}
+        asked = dict(zip(self._questions, self._questions, strict=True))
+        found = dict(zip(self._questions, translations, strict=True))
+        while asked:
+            tagged = [own for own, question in asked.items() if question.has_tags]
+            links = translator.alignments([asked[one].text for one in tagged], [found[one].text for one in tagged])
+            of_tagged = dict(zip(tagged, links, strict=True))
+            lost: dict[Question, Question] = {}
+            for own, question in asked.items():
+                answer = question.answer(Translated(found[own].text, of_tagged.get(own)))
+                if answer is not None:
+                    answers[own] = answer
+                elif has_words((bare := question.without_texts()).sentence):
+                    lost[own] = bare
+            again = translator.stream([bare.text for bare in lost.values()], sampling=sampling, keep_words=True)
+            found |= dict(zip(lost, again, strict=True))
+            asked = lost
+        return self._draft.text(answers), list(found.values())
+
+
+def _joined(text: str, translations: "list[Translation]") -> _Result:
+    return _Result(
+        (text, math.fsum(one.score for one in translations), all(one.ended for one in translations)),
+        sum(len(one.tokens) + 1 for one in translations),
+    )
 
 
 def _kernels() -> str:

@@ -11,7 +11,7 @@ from itertools import pairwise
 from heed.apps.documents.items import EVERY_LINE, Item, Tag
 from heed.apps.documents.sentences import Span, Splitter, strip_span
 from heed.apps.documents.terms import Terms
-from heed.apps.documents.translation import Draft, Question, expanded
+from heed.apps.documents.translation import Answers, Draft, Question, expanded
 
 _LINE = re.compile(r"\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
 COLUMNS = re.compile(r"(\t+ *| {3,})")
@@ -105,9 +105,9 @@ class TextDraft:
                 self.starts.append(length)
             length += len(source)
 
-    def text(self, answers: Iterable[Sequence[Item]]) -> str:
-        """The text with an answer in the place of each question."""
-        return write_text(self._draft.items(dict(zip(self.questions, answers, strict=True))))
+    def text(self, answers: Answers) -> str:
+        """The text with the answers in the places of the questions."""
+        return write_text(self._draft.items(answers))
 
 
 def _read_lines(text: str) -> list[Item]:

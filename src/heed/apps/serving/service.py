@@ -450,10 +450,11 @@ class Service:
 
 def _join(draft: TextDraft, answers: Sequence[Answer | None], n_best: int) -> Translated:
     found = [answer for answer in answers if answer is not None]
-    best = draft.text(answer.items[0] for answer in found)
+    best = draft.text({question: answer.items[0] for question, answer in zip(draft.questions, found, strict=True)})
     others: list[str] = []
     for rank in range(1, min(n_best, max((len(answer.items) for answer in found), default=0))):
         # A sentence that has fewer keeps its last.
-        text = draft.text(answer.items[min(rank, len(answer.items) - 1)] for answer in found)
+        ranked = [answer.items[min(rank, len(answer.items) - 1)] for answer in found]
+        text = draft.text(dict(zip(draft.questions, ranked, strict=True)))
         others += [text] if text not in (best, *others) else []
     return Translated(best, tuple(others))

@@ -1,4 +1,4 @@
-"""Text as people send it → the sentences that are translated, and everything between them, which stays as it is."""
+"""How folders begun by an earlier version split their texts: line by line, with nothing that stays."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -28,8 +28,8 @@ class SplitText:
         return self._between[0] + "".join(translation + after for translation, after in pairs)
 
 
-def split_text(text: str, language: str, *, by_line: bool = False) -> SplitText:
-    """The sentences of a text in this language, or its lines, without the white space around them.
+def split_text(text: str, language: str) -> SplitText:
+    """The sentences of a text in this language, without the white space around them.
 
     White space, and sentences that are nothing but an address, an emoji or punctuation, are no sentences to translate.
     """
@@ -37,7 +37,7 @@ def split_text(text: str, language: str, *, by_line: bool = False) -> SplitText:
     sentences, between, end = [], [], 0
     for line in LINES.finditer(text):
         content = line.group()
-        for first, last in [(0, len(content))] if by_line else split(content):
+        for first, last in split(content):
             part = content[first:last]
             sentence, start = part.strip(), line.start() + last - len(part.lstrip())
             if needs_translation(sentence):

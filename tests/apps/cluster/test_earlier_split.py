@@ -4,14 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heed.apps.documents.split_text import split_text
+from heed.apps.cluster.earlier_split import split_text
 
 TEXT = st.text(st.one_of(st.sampled_from(" .!?\n\r\t\u00a0\u2028abcÄ1。😀"), st.characters(exclude_categories=["Cs"])))
 
 
-@given(TEXT, st.sampled_from(["en", "de", "ja", "zz"]), st.booleans())
-def test_a_text_is_put_together_again_exactly(text, language, by_line):
-    split = split_text(text, language, by_line=by_line)
+@given(TEXT, st.sampled_from(["en", "de", "ja", "zz"]))
+def test_a_text_is_put_together_again_exactly(text, language):
+    split = split_text(text, language)
     assert split.with_translations(split.sentences) == text
     assert all(sentence == sentence.strip() and sentence for sentence in split.sentences)
     assert not any("\n" in sentence or "\r" in sentence for sentence in split.sentences)
@@ -29,7 +29,3 @@ def test_a_text_is_put_together_again_exactly(text, language, by_line):
 )
 def test_addresses_emoji_and_blanks_alone_are_no_sentences(text, sentences):
     assert split_text(text, "en").sentences == sentences
-
-
-def test_a_line_can_stay_whole():
-    assert split_text("One. Two.\nThree.", "en", by_line=True).sentences == ["One. Two.", "Three."]
