@@ -117,23 +117,47 @@ def test_without_weights_an_epoch_has_every_pair_once():
     assert sorted(rows.tolist()) == list(range(sum(map(len, UNEQUAL))))
 
 
-def test_a_stage_ends_at_its_step_and_what_it_left_of_a_pass_comes_next():
+def test_a_stage_ends_at_its_step_and_what_it_left_comes_first_in_the_next():
     weights = ([1.0, 0.0, 1.0], [1.0, 1.0, 0.0])
     mix = Mix((MixPart(name="own", weight=weights[0]), part("web", weights[1])), (70, 200), None)
     batches = batches_of(corpus_of(*UNEQUAL[:2]), mix, limit=500)
     taken = list(steps(batches, 300))
     found = [shares(batches, taken[begin:end])[0] for begin, end in ((0, 70), (70, 200), (200, 300))]
     assert found[0] == pytest.approx(0.5, abs=0.1) and found[1:] == [0, 1]
-    # The web's pairs that the first stage has not reached come in the second one: at most a round's are left out.
-    web = [np.concatenate(b) for *_, b in taken[:200]]
-    rows = np.concatenate(web)
-    rows = rows[rows >= 5000]
-    assert len(np.unique(rows)) == len(rows)
     drawn = taken[70][3]
-    assert drawn.step == 70
-    used = (np.concatenate(web[:70]) >= 5000).sum()
-    n_of_round = batches._draw(Drawn(0, (0, 0)), batches.limits)[1][1]
-    assert used <= drawn.pairs[1] <= used + n_of_round
+    assert drawn.step == 70 and drawn.left[1]
+    web = [rows[rows >= 5000] for rows in (np.concatenate(micro_batches) for *_, micro_batches in taken[:200])]
+    assert len(np.concatenate(web[:70])) == drawn.pairs[1] - len(drawn.left[1])
+    rows = np.concatenate(web)
+    assert len(np.unique(rows)) == len(rows) and set(drawn.left[1]) <= set(rows.tolist())
+
+
+@pytest.mark.parametrize("begin", [0, 33])
+def test_stages_leave_no_pair_out_and_take_none_twice_before_each_was_taken_once(begin):
+    """begin: another limit applies from this step on."""
+    weights = ([1.0, 1.0, 3.0, 1.0], [0.0, 1.0, 1.0, 1.0], [1.0, 0.0, 1.0, 2.0])
+    mix = Mix(
+        (MixPart(name="own", weight=weights[0]), part("web", weights[1]), part("news", weights[2])),
+        (101, 203, 307),
+        None,
+    )
+    corpus = corpus_of(lengths_of(1, 12, 3000), lengths_of(2, 12, 700), lengths_of(3, 12, 60))
+    batches = batches_of(corpus, mix, limit=400)
+    taken = list(steps(batches, begin))
+    earlier, drawn = (PlanPart(batches.limits, begin),) * bool(begin), None
+    batches, step, epoch = batches_of(corpus, mix, limit=300 if begin else 400), begin, 0
+    rows = [np.concatenate(micro_batches) for *_, micro_batches in taken]
+    while step < 900:
+        at = EpochState(earlier=earlier, drawn=drawn)
+        plan = batches.plan(epoch, at)
+        rows += [np.concatenate(micro_batches) for micro_batches in plan]
+        step += len(plan)
+        drawn, epoch, earlier = batches.drawn_after(epoch, at, step=step), epoch + 1, ()
+    for number, left in enumerate(drawn.left or [()] * 3):
+        first, end = batches._first_rows[number : number + 2]
+        times = np.bincount(np.concatenate(rows), minlength=end)[first:end]
+        assert times.sum() == drawn.pairs[number] - len(left)
+        assert times.max() - times.min() <= 1 and times.min() > 0
 
 
 @given(cut=st.integers(1, 60), micro=st.integers(100, 400), seed=st.integers(0, 3))

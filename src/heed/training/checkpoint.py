@@ -226,8 +226,8 @@ def read_train_state(folder: Path) -> TrainState:
             values["limits"] = BatchLimits(*values["limits"])
         values["earlier_parts"] = [PlanPart(BatchLimits(*limits), n) for limits, n in values.get("earlier_parts", [])]
         if values.get("drawn") is not None:
-            step, pairs = values["drawn"]
-            values["drawn"] = Drawn(step, tuple(pairs))
+            step, pairs, left = [*values["drawn"], []][:3]  # older checkpoints have none left
+            values["drawn"] = Drawn(step, tuple(pairs), tuple(map(tuple, left)))
         return TrainState(**values)
     except (TypeError, ValueError) as error:
         raise HeedError(f"{folder}: not a checkpoint of this Heed ({error}).") from None

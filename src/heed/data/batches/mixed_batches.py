@@ -7,7 +7,6 @@ Within a round, pairs of all parts are put into steps as without a mix.
 """
 
 import copy
-import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -82,12 +81,31 @@ class MixedBatches(TokenBatches):
         """What is drawn when the epoch ends, which it does at this step."""
         drawn = at.drawn or self._nothing_drawn
         new = self._counts(drawn.step)
+        unused = np.empty(0, np.int64)
         if step == self.mix.end_of(self.mix.stage_at(drawn.step)):  # the stage may have cut it short
-            # The rounds that were begun: what is left of the last one is left out.
-            n_rounds = self._n_rounds(new, at.earlier[0].limits if at.earlier else self.limits)
-            begun = math.ceil(self._share_used(epoch, at.earlier, drawn, step=step) * n_rounds)
-            new = [n * begun // n_rounds for n in new]
-        return Drawn(step, tuple(n + more for n, more in zip(drawn.pairs, new, strict=True)))
+            new, unused = self._begun_and_unused(epoch, at.earlier, drawn, step=step)
+        pairs, left = list(drawn.pairs), []
+        for part, rows in enumerate(self._left_of(drawn)):
+            first, end = self._first_rows[part : part + 2]
+            pairs[part] += max(0, new[part] - len(rows))
+            left.append((*unused[(first <= unused) & (unused < end)].tolist(), *rows[new[part] :]))
+        return Drawn(step, tuple(pairs), tuple(left) if any(left) else ())
+
+    def _begun_and_unused(
+        self, epoch: int, earlier: tuple[PlanPart, ...], drawn: Drawn, *, step: int
+    ) -> tuple[list[int], NDArray[Any]]:
+        """The pairs of each part in the rounds that were begun at this step, and the rows of those without a step."""
+        rows, rounds, steps = self._places(epoch, earlier, drawn)
+        is_used = np.ones(len(rows), dtype=bool)
+        for places in steps[step - drawn.step - sum(part.n_batches for part in earlier) :]:
+            is_used[np.concatenate(places)] = False
+        begun = int(np.searchsorted(rounds, np.flatnonzero(is_used).max(initial=-1), side="right"))
+        new = [n * begun // (len(rounds) - 1) for n in self._counts(drawn.step)]
+        end = rounds[begun]
+        return new, rows[:end][~is_used[:end]]
+
+    def _left_of(self, drawn: Drawn) -> tuple[tuple[int, ...], ...]:
+        return drawn.left or ((),) * len(self.sizes)
 
     def facts(self) -> dict[str, str]:
         """The shares of each stage."""
@@ -102,8 +120,9 @@ class MixedBatches(TokenBatches):
         """How often each part has been gone through at this step of the epoch."""
         drawn = at.drawn or self._nothing_drawn
         share = self._share_used(epoch, at.earlier, drawn, step=step)
+        used = [n - len(rows) for n, rows in zip(drawn.pairs, self._left_of(drawn), strict=True)]
         in_epoch = self._counts(drawn.step)
-        return [(n + share * more) / size for n, more, size in zip(drawn.pairs, in_epoch, self.sizes, strict=True)]
+        return [(n + share * more) / size for n, more, size in zip(used, in_epoch, self.sizes, strict=True)]
 
     def _share_used(self, epoch: int, earlier: tuple[PlanPart, ...], drawn: Drawn, *, step: int) -> float:
         """Of the epoch's batches, as if no stage ended in it."""
@@ -128,23 +147,28 @@ class MixedBatches(TokenBatches):
 
     def _whole_plan(self, epoch: int, earlier: tuple[PlanPart, ...], drawn: Drawn) -> list[Step]:
         """The epoch's steps, as if no stage ended in it."""
+        rows, _, steps = self._places(epoch, earlier, drawn)
+        return [[rows[places] for places in step] for step in steps]
+
+    def _places(self, epoch: int, earlier: tuple[PlanPart, ...], drawn: Drawn) -> tuple[Rows, list[int], list[Step]]:
+        """The epoch's rows, where its rounds begin, and its steps, which hold places among the rows."""
         # Which pairs it has does not change in the middle of it, so the limits and the seed count that it began with.
         rows, rounds = self._draw(drawn, earlier[0].limits if earlier else self.limits)
         # Of these pairs, a row of the corpus may occur twice: what follows counts places among them.
         drawn_pairs = copy.copy(self)
         drawn_pairs._src_lengths, drawn_pairs._tgt_lengths = self._src_lengths[rows], self._tgt_lengths[rows]
         drawn_pairs._rounds = rounds
-        steps = TokenBatches.plan(drawn_pairs, epoch, EpochState(earlier=earlier))
-        return [[rows[places] for places in step] for step in steps]
+        return rows, rounds, TokenBatches.plan(drawn_pairs, epoch, EpochState(earlier=earlier))
 
     def _draw(self, drawn: Drawn, limits: BatchLimits) -> tuple[Rows, list[int]]:
         """The rows of an epoch, and where each of its rounds begins and the last one ends."""
         counts = self._counts(drawn.step)
         n_rounds = self._n_rounds(counts, limits)
-        by_part = [
-            np.concatenate([np.empty(0, np.int64), *self._stream(part, begin=before, n=n, seed=limits.seed)])
-            for part, (before, n) in enumerate(zip(drawn.pairs, counts, strict=True))
-        ]
+        by_part = []
+        for part, (begin, left, n) in enumerate(zip(drawn.pairs, self._left_of(drawn), counts, strict=True)):
+            first = np.array(left[:n], np.int64)
+            following = self._stream(part, begin=begin, n=n - len(first), seed=limits.seed)
+            by_part.append(np.concatenate([first, *following]))
         pieces = [
             rows[len(rows) * number // n_rounds : len(rows) * (number + 1) // n_rounds]
             for number in range(n_rounds)

@@ -4,12 +4,16 @@ A step is made of micro-batches of like lengths, cut by padded tokens, of which 
 at most `micro_tokens` a side. So what a step holds depends on the machine. It goes with the next minor version.
 """
 
+import math
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
 from heed.data.batches.batch import Rows
 from heed.data.batches.mixed_batches import MixedBatches
 from heed.data.batches.shard_batches import ShardBatches
-from heed.data.batches.token_batches import PADDED, BatchLimits, Step, TokenBatches, padded_slices
+from heed.data.batches.token_batches import PADDED, BatchLimits, Drawn, PlanPart, Step, TokenBatches, padded_slices
 
 
 class PaddedBatches(TokenBatches):
@@ -77,7 +81,15 @@ class PaddedBatches(TokenBatches):
 
 
 class PaddedMixedBatches(PaddedBatches, MixedBatches):
-    """As PaddedBatches, of a mix."""
+    """As PaddedBatches, of a mix. What a stage leaves of its last round comes in the next pass only."""
+
+    def _begun_and_unused(
+        self, epoch: int, earlier: tuple[PlanPart, ...], drawn: Drawn, *, step: int
+    ) -> tuple[list[int], NDArray[Any]]:
+        counts = self._counts(drawn.step)
+        n_rounds = self._n_rounds(counts, earlier[0].limits if earlier else self.limits)
+        begun = math.ceil(self._share_used(epoch, earlier, drawn, step=step) * n_rounds)
+        return [n * begun // n_rounds for n in counts], np.empty(0, np.int64)
 
 
 class PaddedShardBatches(ShardBatches):

@@ -42,10 +42,14 @@ class PlanPart(NamedTuple):
 
 
 class Drawn(NamedTuple):
-    """How far a mix is when an epoch begins: the steps taken, and the pairs drawn of each part."""
+    """How far a mix is when an epoch begins: the steps taken, and the pairs drawn of each part.
+
+    left: rows of each part that were drawn for a stage which ended before their step; the epoch begins with them.
+    """
 
     step: int
     pairs: tuple[int, ...]
+    left: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(frozen=True)
