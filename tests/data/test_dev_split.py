@@ -3,17 +3,21 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.conftest import n_examples
 
+from heed.data.corpora.download import Corpora
 from heed.data.preparation.job import prepare
 from heed.data.reading.dev_split import DevSplit, pair_hash
 from heed.data.reading.pairs import read_pairs
 from heed.data.reading.text_files import TextFiles
 from heed.data.settings import DataSettings
 from heed.errors import HeedError
+from heed.runs.recipe import read_recipe
+from heed.runs.tasks.translation_task import TranslationTask
 from heed.text.tokenizer import TokenizerSettings
 
 CORPUS = st.lists(st.integers(0, 80).map(lambda n: (f"a{n // 3}", f"b{n}")), min_size=60, max_size=90)  # with copies
@@ -178,3 +182,45 @@ def test_what_is_no_size_of_dev_is_refused_with_what_would_be(dev):
         ValueError, match="expected two files, .*, a number of pairs .* 500, or their share, such as 0.01"
     ):
         DataSettings(src="en", tgt="de", train=["a", "b"], dev=dev)
+
+
+def test_dev_is_drawn_from_all_files_and_shares_no_side_with_training_whatever_the_shards(tmp_path):
+    pairs = [(f"source {i}", f"target {i // 2}") for i in range(200)]  # each target twice
+    train = tuple(write(tmp_path, pairs[begin:end], f"{begin}") for begin, end in ((0, 10), (10, 110), (110, 200)))
+    added = write(tmp_path, [(src, f"added {i}") for i, (src, _) in enumerate(pairs)], "added")
+    found = {}
+    for shard_pairs in (None, 30):
+        folder = tmp_path / f"{shard_pairs}"
+        files = TextFiles(
+            train=(*train, added), dev=(folder / "dev.src", folder / "dev.tgt"), dev_split=split(40), n_given=3
+        )
+        data = DataSettings(src="en", tgt="de", train=["s", "t"], dev=40, shard_pairs=shard_pairs)
+        made = prepare(files, data, TokenizerSettings(vocab_size=600), folder=folder, report=lambda line: None)
+        dev = list(zip(*(side.read_text().splitlines() for side in files.dev), strict=True))
+        rows = np.arange(len(made.train))
+        ids, lengths = made.train.end_to_end("src", rows)
+        sources = [made.tokenizer.decode(of.tolist()) for of in np.split(ids, np.cumsum(lengths)[:-1])]
+        assert not set(sources) & {src for src, _ in dev} and len(dev) == 40
+        lines = made.train.lines_of(rows)
+        assert not {pairs[line - 1][1] for line in lines if line <= 200} & {tgt for _, tgt in dev}
+        assert max(pairs.index(pair) for pair in dev) >= 110
+        found[shard_pairs] = dev, sources, lines.tolist(), (folder / "tokenizer.json").read_bytes()
+    assert found[None] == found[30]
+
+
+def test_runs_begun_before_keep_their_rule(tmp_path):
+    (tmp_path / "texts").mkdir()
+    for name in "ab":
+        write(tmp_path / "texts", [(f"{name} {i}", f"{i}") for i in range(50)], name)
+    recipe = tmp_path / "r.toml"
+    recipe.write_text(f'[data]\nsrc = "en"\ntgt = "de"\ntrain = ["{tmp_path}/texts"]\ndev = 10\n')
+    task = TranslationTask(read_recipe(str(recipe)))
+
+    def rule(run):
+        files = task.given_files(run, Corpora(tmp_path, None, str))
+        return files.n_given, files.holds_out_sides
+
+    assert rule(tmp_path / "new") == (2, True)
+    (tmp_path / "old" / "data").mkdir(parents=True)
+    (tmp_path / "old" / "data" / "tokenizer.json").write_text("{}")  # and no plan
+    assert rule(tmp_path / "old") == (1, False)

@@ -24,8 +24,16 @@ train = ["train.en", "train.de"]
 dev = 30
 shard_pairs = {SHARD_PAIRS}
 drop_duplicates = true
-[tokenizer]
-vocab_size = 600
+"""
+MIX = """
+[[data.mix]]
+name = "own"
+weight = 1
+[[data.mix]]
+name = "web"
+train = ["web.tsv"]
+weight = 2
+tag = "<web>"
 """
 
 
@@ -43,12 +51,14 @@ def sidecars(folder, run):
 
 
 @pytest.mark.soak
-def test_kills_at_random_moments_change_no_byte_and_cost_no_finished_shard(tmp_path):
+@pytest.mark.parametrize("mix", ["", MIX], ids=["one text", "mix"])
+def test_kills_at_random_moments_change_no_byte_and_cost_no_finished_shard(tmp_path, mix):
     pairs = sentences(N_PAIRS, seed=3)
     pairs[700:720] = pairs[:20]
     for side, code in enumerate(("en", "de")):
         write_lines(tmp_path / f"train.{code}", [pair[side] for pair in pairs])
-    (tmp_path / "made.toml").write_text(RECIPE)
+    (tmp_path / "web.tsv").write_text("".join(f"{src}\t{tgt}\n" for src, tgt in sentences(N_PAIRS // 2, seed=4)))
+    (tmp_path / "made.toml").write_text(f"{RECIPE}{mix}[tokenizer]\nvocab_size = 600\n")
     assert start(tmp_path, "straight").wait(ENDED_SECONDS) == 0, (tmp_path / "straight.log").read_text()
 
     # Each kill comes when some more jobs are done, and a moment later.

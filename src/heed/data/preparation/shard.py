@@ -188,8 +188,11 @@ class _Encoder:
             lines=made.tally.lines,
         )
         made.tally.write_left_out(path.with_suffix(".dropped.tsv.gz"))
-        lengths, counts = corpus.length_counts(), corpus.counts("tgt", vocab_size=len(self._tokenizer))
-        for name, numbers in (("lengths", lengths), ("counts", counts), ("repeats", made.repeats())):
+        lengths = corpus.length_counts()
+        arrays: dict[str, NDArray[Any]] = {"repeats": made.repeats()}
+        if not self._plan.joined:  # for the index
+            arrays |= {"lengths": lengths, "counts": corpus.counts("tgt", vocab_size=len(self._tokenizer))}
+        for name, numbers in arrays.items():
             with whole_file(path.with_suffix(f".{name}.npy")) as temporary, temporary.open("wb") as file:
                 np.save(file, numbers, allow_pickle=False)
         return {"key": self._key, "manifest": sha256_of(path / MANIFEST), "kept": len(corpus), **made.facts(lengths)}
@@ -342,7 +345,7 @@ def finished(folder: Path, plan: ShardPlan, part: int, *, key: str | None = None
         return None
     if job.kind == "shard":
         shard = path.with_suffix("")
-        others = ("lengths.npy", "counts.npy", "repeats.npy", "dropped.tsv.gz")
+        others = ["repeats.npy", "dropped.tsv.gz", *(() if plan.joined else ("lengths.npy", "counts.npy"))]
         is_here = said["key"] == (key or shard_key(plan, folder)) and is_whole(shard, said["manifest"])
         return said if is_here and all(shard.with_suffix(f".{ending}").exists() for ending in others) else None
     starts, n_ends = said["starts"], plan.n_ranges if job.kind == "hashes" else len(plan.shards)
