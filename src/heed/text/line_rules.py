@@ -39,6 +39,8 @@ class Part(NamedTuple):
 
 def is_blank(text: str) -> bool:
     """Whether nothing of a text can be seen: it is empty, or all white space, controls and hidden characters."""
+    if "!" <= text[:1] <= "~":  # as most lines begin; asked four times for each pair that is prepared
+        return False
     return all(map(_is_hidden, text))
 
 

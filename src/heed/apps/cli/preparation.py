@@ -34,7 +34,7 @@ def prepare(
 ) -> None:
     """Prepare a run's text before it is trained, by many workers if it is large. Run again, it resumes.
 
-    Corpora of more than 10 million pairs, and others if data.shard_pairs is set, are prepared in shards.
+    Corpora of more than 10 million pairs, and others if data.shard_pairs is set, are kept in shards.
     """
     from heed.data.corpora.download import Corpora
     from heed.data.preparation.job import Workforce

@@ -253,7 +253,8 @@ class Preparation:
 
     @property
     def _text(self) -> TrainingText:
-        return TrainingText(self._files.train, self._data.column_names, rows=self._rows)
+        rows = None if self._plan is None else self._rows
+        return TrainingText(self._files.train, self._data.column_names, rows=rows)
 
     def _pairs_to_learn(self) -> Iterator[Pair]:
         """Those that are not held out, by their shares in a mix."""
