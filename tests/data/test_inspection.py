@@ -178,3 +178,14 @@ def test_a_line_is_found_where_an_overlap_begins(tmp_path):
     repetitions.add(DEV[2][0], "etwas anderes")
     overlap = repetitions.overlaps()["dev"]
     assert (overlap.n_lines, overlap.n_pairs, overlap.n_sources, overlap.first) == (60, 1, 1, 5)
+
+
+def test_parts_of_a_file_whose_sides_are_not_translations_are_named(tmp_path):
+    shifted = [(src, tgt) for (src, _), (_, tgt) in zip(TRAIN, [*TRAIN[7:], *TRAIN[:7]], strict=True)]
+    (remark,) = inspected(tmp_path, shifted[:40]).remarks
+    assert "train.en and" in remark and "lines 1 to 40 do not seem to be translations of each other" in remark
+    (remark,) = inspected(tmp_path, [*TRAIN, *TRAIN, *shifted, *shifted[:200]]).remarks[:1]
+    assert "lines 701 to 1,400 do not seem" in remark or "lines 701 to" in remark
+    # Sides of any length that share their numbers are translations.
+    numbers = [(f"{n} " + "x" * (n * 7 % 50), f"{n} " + "y" * (n * 11 % 60)) for n in range(100)]
+    assert not [line for line in inspected(tmp_path, numbers).remarks if "translations of each other" in line]

@@ -58,7 +58,7 @@ def test_rows_are_written_by_the_columns_that_are_read_and_whatever_else_they_ho
     written = {}
     for output in ("text", "jsonl"):
         sources = Sources([str(tmp_path / "rows.jsonl")], Columns(columns), output=output)
-        writer = writer_of(tmp_path / output, output, columns)
+        writer = writer_of(tmp_path / output, output)
         (rows,) = sources.read([Range(0, 0, 3, 0)])
         writer.add(rows, [0, 1, 2], {"score": [0.5, 0.25, 1.0]})
         writer.close()

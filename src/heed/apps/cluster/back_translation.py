@@ -13,6 +13,7 @@ from heed.apps.cluster.plan import read_plan
 from heed.config import validated
 from heed.data.corpora.download import Corpora, Report
 from heed.data.mix import MixPart
+from heed.data.reading.json_lines import value_of
 from heed.data.reading.pairs import read_pairs
 from heed.errors import HeedError
 from heed.model_folder import read_config
@@ -140,7 +141,7 @@ def _translations(parts: str) -> Iterator[tuple[str, str, bool]]:
         with open(Path(parts, plan.name_of(part)), encoding="utf-8", newline="\n") as file:
             for line in file:
                 row = json.loads(line)
-                yield row[column], row[f"{PREFIX}translation"], row[f"{PREFIX}ended"]
+                yield value_of(row, column), row[f"{PREFIX}translation"], row[f"{PREFIX}ended"]
 
 
 def _fault(text: str, translation: str, ended: bool) -> str:

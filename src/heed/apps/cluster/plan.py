@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
@@ -13,9 +14,10 @@ from pydantic import BaseModel, Field
 
 from heed.config import shown
 from heed.data.reading.columns import examine_input, format_of
-from heed.data.reading.json_lines import JsonReader, infer_schema
-from heed.data.reading.parquet import check_json_types, common_schema
-from heed.data.reading.rows import FORMATS, Columns, Format, Range, check_columns
+from heed.data.reading.json_lines import JsonReader, infer_schema, text_schema
+from heed.data.reading.parquet import common_schema
+from heed.data.reading.rows import FORMATS, Columns, Format, Range
+from heed.data.reading.tables import TableReader
 from heed.errors import HeedError
 from heed.leases.inputs import (
     PLAN,
@@ -150,6 +152,7 @@ class Sidecar(BaseModel):
     plan: str
     rows: Count
     bad_rows: Count
+    blank_rows: Count = 0
     bytes: Count
     hash: str
     seconds: Seconds
@@ -192,7 +195,7 @@ def columns_of(
     given = format_of(names[0])
     if output is not None and output not in FORMATS:
         raise HeedError(f"--format {shown(output)}: expected {', '.join(FORMATS)}.")
-    chosen = next((one for one in FORMATS if one == output), given)
+    chosen: Format = next((one for one in FORMATS if one == output), "text" if given == "table" else given)
     defaults = ("text", "translation")
     columns = tuple(column or default for column, default in zip(read, defaults, strict=False))
     if given == "text":
@@ -202,10 +205,11 @@ def columns_of(
     elif given == "parquet":
         schema = common_schema(names, columns)
         there = schema.names
-        if chosen == "jsonl":
-            check_json_types(schema, names[0])
     else:
-        there = _names_in_json(names, columns)
+        there = _names_in(names, columns)
+        if given == "table" and output is None:
+            chosen = "jsonl" if there else "text"
+        there = there or columns
     for name in added:
         if name in there:
             raise HeedError(
@@ -214,23 +218,19 @@ def columns_of(
     if chosen == "text" and given != "text" and set(there) != set(columns):
         others = ", ".join(shown(name) for name in there if name not in columns)
         raise HeedError(f"--format text has no place for {others}; choose parquet or jsonl.")
-    schema_text = infer_schema(names[0]) if (given, chosen) == ("jsonl", "parquet") else None
-    return Columns(columns, schema_text), chosen
+    schema = None
+    if chosen == "parquet" and given != "parquet":
+        schema = infer_schema(names[0]) if given == "jsonl" else text_schema(there)
+    return Columns(columns, schema), chosen
 
 
-def _names_in_json(names: Sequence[str], columns: Sequence[str]) -> list[str]:
-    """The keys of the first rows of JSON Lines. HeedError if a file lacks a column."""
-    keys: dict[str, None] = {}
+def _names_in(names: Sequence[str], columns: Sequence[str]) -> list[str]:
+    """The columns of files of JSON Lines, by their first rows, or of tables, by their heads. HeedError if one lacks."""
+    there: dict[str, None] = {}
     for name in names:
-        reader = JsonReader(name)
-        first = next(reader.read(Range(0, 0, 1, 0), ends=True), None)
-        reader.close()
-        if first is not None:
-            if first.faults:
-                raise HeedError(f"{name}, row 1: {first.faults[0]}.")
-            check_columns(name, columns, list(first.content[0]))
-            keys |= dict.fromkeys(first.content[0])
-    return list(keys)
+        with closing((TableReader if format_of(name) == "table" else JsonReader)(name, columns=columns)) as reader:
+            there |= dict.fromkeys(reader.names())
+    return list(there)
 
 
 def make_plan(names: Sequence[str], work: Work) -> Plan:
@@ -355,7 +355,7 @@ def sidecar(out: str, plan: Plan, part: int, *, thorough: bool = True) -> dict[s
         and found is not None
         and said["plan"] == plan.digest
         and said["bytes"] == found.n_bytes
-        and said["rows"] + said["bad_rows"] == plan.rows_of(part)
+        and said["rows"] + said["bad_rows"] + said.get("blank_rows", 0) == plan.rows_of(part)
         and (not thorough or said["hash"] == part_hash(name))
         and (said["bad_rows"] == 0 or facts(joined(out, plan.errors_of(part))) is not None)
     ):

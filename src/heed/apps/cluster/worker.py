@@ -111,15 +111,16 @@ class Worker:
         self._inputs.check(inputs)
         name = joined(self._out, plan.name_of(part))
         faults: list[dict[str, Any]] = []
-        n_rows = n_tokens = 0
+        n_rows = n_blank = n_tokens = 0
         with whole(name) as path:
-            writer = writer_of(path, plan.work.output, plan.work.columns.read)
+            writer = writer_of(path, plan.work.output)
             try:
                 for batch, kept, results in self._results(part):
                     columns = zip(*(result.values for result in results), strict=True) if results else ()
                     values = dict(zip(plan.work.added, map(list, columns), strict=False))
                     writer.add(batch, kept, values or {column: [] for column in plan.work.added})
                     n_rows += len(kept)
+                    n_blank += len(batch.skipped)
                     n_tokens += sum(result.tokens for result in results)
                     faults += [
                         {"file": batch.file, "row": batch.first + place + 1, "fault": fault}
@@ -138,6 +139,7 @@ class Worker:
             "plan": plan.digest,
             "rows": n_rows,
             "bad_rows": len(faults),
+            **({"blank_rows": n_blank} if n_blank else {}),
             **said,
             "seconds": round(time.monotonic() - started, 3),
             "cpu_seconds": round(time.process_time() - used, 3),  # fewer: other programs have the core, or files wait
@@ -171,7 +173,7 @@ class Worker:
 
         def sentences() -> Iterator[str]:
             for rows in batches:
-                kept = [place for place in range(len(rows)) if place not in rows.faults]
+                kept = rows.good
                 texts = [make(rows.texts[place][0]) for place in kept]
                 ahead.append((rows, kept, texts))
                 for one in texts:
@@ -203,7 +205,7 @@ class Worker:
 
     def _score_rows(self, batches: Iterator[Rows]) -> Iterator[tuple[Rows, list[int], list[_Result]]]:
         for rows in batches:
-            kept = [place for place in range(len(rows)) if place not in rows.faults]
+            kept = rows.good
             sources, targets = ([rows.texts[place][side] for place in kept] for side in (0, 1))
             try:
                 found = self._translator.log_probs(sources, targets)

@@ -1,8 +1,10 @@
 """Parts of output: Parquet, JSON Lines, and text with tabs between columns."""
 
+import base64
 import json
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +30,9 @@ class Writer(ABC):
 class LineWriter(Writer):
     """Writes JSON Lines, or text: the columns with tabs between them, in which tabs and line ends become spaces."""
 
-    def __init__(self, path: Path, *, output: Format, columns: Sequence[str]):
-        """columns: those that are read, which are all that text has, besides the added ones, and in this order."""
-        self._file, self._output, self._columns = path.open("w", encoding="utf-8", newline="\n"), output, columns
+    def __init__(self, path: Path, *, output: Format):
+        """Text has the columns that are read and the added ones, in this order."""
+        self._file, self._output = path.open("w", encoding="utf-8", newline="\n"), output
 
     def add(self, rows: Rows, kept: list[int], added: dict[str, list[Any]]) -> None:
         for number, place in enumerate(kept):
@@ -38,7 +40,7 @@ class LineWriter(Writer):
             if self._output == "jsonl":
                 line = _json(rows.content[place] | new)
             else:
-                line = "\t".join(map(_cell, [*(rows.content[place][name] for name in self._columns), *new.values()]))
+                line = "\t".join(map(_cell, [*rows.texts[place], *new.values()]))
             self._file.write(line + "\n")
 
     def close(self) -> None:
@@ -46,10 +48,30 @@ class LineWriter(Writer):
 
 
 def _json(row: dict[str, Any]) -> str:
-    text = json.dumps(row, ensure_ascii=False, default=str)
+    try:
+        text = json.dumps(row, ensure_ascii=False, default=_plain, allow_nan=False)
+    except ValueError:
+        row = _without_nan(row)
+        text = json.dumps(row, ensure_ascii=False, default=_plain)
     if not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text):  # in a column that nobody reads
-        return json.dumps(row, default=str)
+        return json.dumps(row, default=_plain)
     return text
+
+
+def _plain(value: Any) -> str:
+    """Text for what JSON has no type for: base 64 for bytes, ISO 8601 for times."""
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    return f"PT{value.total_seconds():.6f}S" if isinstance(value, timedelta) else str(value)
+
+
+def _without_nan(value: Any) -> Any:
+    """The value with null for numbers that JSON cannot hold."""
+    if isinstance(value, dict):
+        return {name: _without_nan(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_nan(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _cell(value: Any) -> str:
@@ -95,6 +117,6 @@ class ParquetWriter(Writer):
             self._writer.close()
 
 
-def writer_of(path: Path, output: Format, columns: Sequence[str]) -> Writer:
-    """A writer of the format. columns: those that are read."""
-    return ParquetWriter(path) if output == "parquet" else LineWriter(path, output=output, columns=columns)
+def writer_of(path: Path, output: Format) -> Writer:
+    """A writer of the format."""
+    return ParquetWriter(path) if output == "parquet" else LineWriter(path, output=output)

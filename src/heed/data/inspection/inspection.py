@@ -7,13 +7,14 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
+from itertools import groupby, islice
 from typing import Any
 
 from heed.data.corpora.own_recipe import language_of
 from heed.data.inspection.pair_faults import faults
 from heed.data.inspection.repetitions import Repetitions
 from heed.data.inspection.sides import Order, Pair, Sides
+from heed.data.inspection.translations import unrelated_parts
 from heed.data.reading.dev_split import HeldOut
 from heed.data.reading.lines import LineFault
 from heed.data.reading.pairs import UNREADABLE, FilePair, TrainingText, read_pairs
@@ -25,6 +26,7 @@ from heed.text.tokenizer_kinds import AnyTokenizer
 
 SIDES = ("source", "target")
 SAMPLE = 10_000  # pairs whose sides and tokens are looked at
+SAMPLE_OF_FILE = 4_000  # pairs of each file, which are compared with each other
 SHOWN_LINES = 10
 EXCERPT = 60  # characters that are shown of a suspicious line
 
@@ -188,17 +190,17 @@ def quantile(counts: Counter[Any], share: float) -> Any:
 
 
 class Sample:
-    """Up to SAMPLE pairs at equal distances through a text of unknown length."""
+    """Up to `most` pairs at equal distances through a text of unknown length."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = SAMPLE) -> None:
         self.pairs: list[Placed] = []
-        self._every, self._n = 1, 0
+        self._every, self._n, self._most = 1, 0, most
 
     def add(self, place: Place, pair: Pair) -> None:
         """Keeps the pair if it is its turn."""
         if self._n % self._every == 0:
             self.pairs.append((place, pair))
-            if len(self.pairs) >= SAMPLE:
+            if len(self.pairs) >= self._most:
                 self.pairs, self._every = self.pairs[::2], 2 * self._every
         self._n += 1
 
@@ -276,10 +278,21 @@ def inspect_text(
         sets["dev"] = files.dev_split.pairs(given_pairs, name=files.name_of_given)
     observed_sets = {name: observed_set(name, placed) for name, placed in sets.items()}
     repetitions = Repetitions(observed_sets, symbols=data.tgt_symbols)
-    for pair in counted(observed("train", training_pairs()), "Reading training text", unit="pairs"):
+    remarks = list[str]()
+
+    def compared(placed: Iterator[Placed]) -> Iterator[Placed]:
+        for _, of_file in groupby(placed, key=lambda one: one[0].files):
+            sample = Sample(SAMPLE_OF_FILE)
+            for place, pair in of_file:
+                sample.add(place, pair)
+                yield place, pair
+            remarks.extend(_unrelated(sample))
+
+    for pair in counted(observed("train", compared(training_pairs())), "Reading training text", unit="pairs"):
         repetitions.add(*pair)
 
     sample = samples.pop("train")
+    remarks += [remark for of_set in samples.values() for remark in _unrelated(of_set)]
     sides = None if data.tgt_symbols else Sides.learn([pair for _, pair in sample.pairs])
     orders = _orders(sides, sample, suspicions)
     exchanged = [
@@ -303,9 +316,20 @@ def inspect_text(
         "suspicious": dict(suspicions.counts.most_common()),
         "suspicious_lines": [vars(line) for line in lines],
     }
-    remarks = [*_remarks_on_files(files, data, spectra), *repetitions.counts().remarks(src=data.src, tgt=data.tgt)]
+    remarks += [*_remarks_on_files(files, data, spectra), *repetitions.counts().remarks(src=data.src, tgt=data.tgt)]
     remarks += [f"{name}: its sides seem to be exchanged, compared with those of train." for name in exchanged]
     return Inspection(result, remarks, lines)
+
+
+def _unrelated(sample: Sample) -> Iterator[str]:
+    """Remarks on parts of a file whose sides do not seem to be each other's translations."""
+    for part in unrelated_parts([pair for _, pair in sample.pairs]):
+        first, last = sample.pairs[part.start][0], sample.pairs[part.stop - 1][0]
+        names = " and ".join(dict.fromkeys(map(str, first.files)))
+        yield (
+            f"{names}: lines {first.line:,} to {last.line:,} do not seem to be translations of each other, by their "
+            "lengths, numbers and names."
+        )
 
 
 def _placed(files: FilePair) -> Iterator[Placed]:

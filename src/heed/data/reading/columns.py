@@ -2,32 +2,37 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Literal
 
 from heed.data.reading.json_lines import JsonReader, schema_of
 from heed.data.reading.line_files import LineReader
+from heed.data.reading.lines import refuse_other_formats
 from heed.data.reading.parquet import ParquetReader, examine_parquet
 from heed.data.reading.rows import Columns, Examined, Format, Range, Reader, Rows
+from heed.data.reading.tables import TableReader
 from heed.errors import HeedError
 from heed.leases.inputs import Input
 from heed.leases.packages import needed
 from heed.leases.storage import facts, unpacked_name
 
 
-def format_of(name: str) -> Format:
+def format_of(name: str) -> Format | Literal["table"]:
     """As the file's name says; .gz and .zst may follow."""
     stem = unpacked_name(name).lower()
     if stem.endswith(".parquet"):
         return "parquet"
+    if stem.endswith((".csv", ".tsv")):
+        return "table"
     return "jsonl" if stem.endswith((".jsonl", ".ndjson", ".json")) else "text"
 
 
 def holds_both_sides(name: str | Path) -> bool:
     """Whether a file of this name holds sources and targets."""
-    return format_of(str(name)) != "text" or unpacked_name(str(name)).endswith(".tsv")
+    return format_of(str(name)) != "text"
 
 
 def _line_reader(name: str) -> type[LineReader]:
-    return JsonReader if format_of(name) == "jsonl" else LineReader
+    return {"jsonl": JsonReader, "table": TableReader}.get(format_of(name), LineReader)
 
 
 def examine(name: str, columns: Sequence[str], *, every: int, before: int) -> Examined:
@@ -42,6 +47,7 @@ def examine(name: str, columns: Sequence[str], *, every: int, before: int) -> Ex
 
 def examine_input(name: str, columns: Sequence[str], *, every: int, before: int) -> tuple[Input, dict[int, int]]:
     """The file as it is now, and the offsets of `examine`. HeedError as there, or if it is written to meanwhile."""
+    refuse_other_formats(name)
     found = facts(name)
     if found is None:
         raise HeedError(f"{name}: no such file.")

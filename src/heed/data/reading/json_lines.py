@@ -2,12 +2,13 @@
 
 import base64
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from heed.config import shown
 from heed.data.reading.line_files import LineReader
 from heed.data.reading.lines import LineFault, text_of
-from heed.data.reading.rows import Range, check_columns
+from heed.data.reading.rows import NESTED, Range, check_columns
 from heed.errors import HeedError
 from heed.leases.packages import needed
 
@@ -18,21 +19,57 @@ INFERRED_ROWS = 1000  # from which the columns of Parquet are inferred where the
 class JsonReader(LineReader):
     """Reads JSON Lines."""
 
-    def row(self, line: bytes | None) -> dict[str, Any]:
-        found = _record(line)
+    def row(self, line: bytes | None) -> tuple[dict[str, Any], Sequence[str]] | None:
+        if line is not None and not line.strip():
+            return None
+        record, texts = _record(line), []
         for column in self._columns:
-            if not isinstance(found.get(column), str):
-                raise LineFault(f"{shown(column)} is {'missing' if column not in found else 'not text'}")
-            if not found[column].isascii() and any("\ud800" <= c <= "\udfff" for c in found[column]):
+            text = value_of(record, column)
+            if not isinstance(text, str):
+                raise LineFault(f"{shown(column)} is {'missing' if text is MISSING else 'not text'}")
+            if not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text):
                 raise LineFault(f"{shown(column)} holds half a surrogate pair, which is no text")
-        return found
+            texts.append(text)
+        return record, texts
 
-    def check(self, first: bytes) -> None:
-        try:
-            found = _record(first)
-        except LineFault as fault:
-            raise HeedError(f"{self._name}, row 1: {fault}.") from None
-        check_columns(self._name, self._columns, list(found))
+    def check(self, beginning: bytes) -> None:
+        check_columns(self._name, self._columns, self._names(beginning.split(b"\n")[:INFERRED_ROWS]))
+
+    def names(self) -> list[str]:
+        """The keys of the first rows. HeedError if none is a row, or all lack a column that is read."""
+        names = self._names(list(self.lines(Range(0, 0, INFERRED_ROWS, 0), ends=True)))
+        check_columns(self._name, self._columns, names)
+        return list(dict.fromkeys(name.partition(".")[0] for name in names))
+
+    def _names(self, lines: Sequence[bytes | None]) -> list[str]:
+        """The keys in some lines, with those of objects within objects. HeedError if none of the lines is a row."""
+        names, first = dict[str, None](), ""
+        for number, line in enumerate(lines, start=1):
+            try:
+                record = _record(line) if line is None or line.strip() else {}
+            except LineFault as fault:
+                first = first or f"row {number}: {fault}"
+                continue
+            for name, value in record.items():
+                inside = value if isinstance(value, dict) else ()
+                names |= dict.fromkeys([name, *(f"{name}.{key}" for key in inside)])
+        if first and not names:
+            raise HeedError(f"{self._name}, {first}.")
+        return list(names)
+
+
+MISSING = object()
+
+
+def value_of(record: dict[str, Any], column: str) -> Any:
+    """The value of a column, which may lie within others: translation.en, or en of Hugging Face's translation sets."""
+    for path in ([column], column.split("."), [NESTED, column]):
+        found: Any = record
+        for name in path:
+            found = found.get(name, MISSING) if isinstance(found, dict) else MISSING
+        if found is not MISSING:
+            return found
+    return MISSING
 
 
 def _record(line: bytes | None) -> dict[str, Any]:
@@ -68,7 +105,7 @@ def infer_schema(name: str) -> str:
     arrow = needed("pyarrow", "Parquet is written with")
     reader, records = JsonReader(name), []
     for rows in reader.read(Range(0, 0, INFERRED_ROWS, 0), ends=True):
-        records += [record for place, record in enumerate(rows.content) if place not in rows.faults]
+        records += [rows.content[place] for place in rows.good]
     reader.close()
     paths = set[int]()
     for record in records:
@@ -81,9 +118,16 @@ def infer_schema(name: str) -> str:
         schema = arrow.Table.from_pylist([{name: record.get(name) for name in names} for record in records]).schema
     except (arrow.ArrowException, TypeError, OverflowError, ValueError) as error:
         raise HeedError(f"{name}: its rows do not fit into columns ({error}); write --format jsonl.") from None
-    schema = arrow.schema(
-        [arrow.field(f.name, arrow.string() if arrow.types.is_null(f.type) else f.type) for f in schema]
-    )
+    return _written(arrow.schema([(f.name, arrow.string() if arrow.types.is_null(f.type) else f.type) for f in schema]))
+
+
+def text_schema(names: Sequence[str]) -> str:
+    """Arrow's schema of columns of text, as `infer_schema` writes one."""
+    arrow = needed("pyarrow", "Parquet is written with")
+    return _written(arrow.schema([(name, arrow.string()) for name in names]))
+
+
+def _written(schema: Any) -> str:
     return base64.b64encode(schema.serialize().to_pybytes()).decode()
 
 

@@ -1,4 +1,4 @@
-"""Files with a row a line: text, and text with tabs between its columns."""
+"""Files with a row a line: text, which may have tabs between its columns."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
@@ -28,17 +28,18 @@ class LineReader(Reader):
         self._file: Any = None
         self._lines: Iterator[bytes | None] = iter(())
         self._row = 0
+        self._from_start = is_packed(name)
 
     def lines(self, rows: Range, *, ends: bool = False) -> Iterator[bytes | None]:
         """The lines of these rows, None in place of one that is too long. HeedError if there are fewer."""
-        if self._file is None or rows.first < self._row or not is_packed(self._name):
+        if self._file is None or rows.first < self._row or not self._from_start:
             self.close()
             self._file = open_file(self._name)
             self._row = 0
-            if not is_packed(self._name):
+            if not self._from_start:
                 self._file.seek(rows.offset)
                 self._row = rows.first
-            self._lines = lines_of_pieces(unpacked(self._file, self._name))
+            self._lines = self.split(unpacked(self._file, self._name))
         for _ in islice(self._lines, rows.first - self._row):
             self._row += 1
         for line in islice(self._lines, rows.rows):
@@ -62,26 +63,25 @@ class LineReader(Reader):
     def _rows(self, lines: list[bytes | None], first: int) -> Rows:
         rows = Rows(self._name, first, [], [])
         for place, line in enumerate(lines):
-            found: dict[str, Any] = {}
             try:
-                found = self.row(line)
+                row = self.row(line)
+                rows.skipped |= set() if row else {place}
             except LineFault as fault:
-                rows.faults[place] = str(fault)
-            rows.content.append(found)
-            rows.texts.append(tuple(found.get(column) or "" for column in self._columns))
+                row, rows.faults[place] = None, str(fault)
+            content, texts = row or ({}, ("",) * len(self._columns))
+            rows.content.append(content)
+            rows.texts.append(tuple(texts))
         if self._schema is not None:
             rows.content = self._table(rows)
         return rows
 
-    def row(self, line: bytes | None) -> dict[str, Any]:
-        """A line's row. LineFault if it has none of these columns."""
+    def row(self, line: bytes | None) -> tuple[dict[str, Any], Sequence[str]] | None:
+        """A line's content and the texts of its columns that are read; None if it is blank. LineFault if bad."""
         text = text_of(line)
-        if len(self._columns) == 1:
-            return {self._columns[0]: text}
-        cells = text.split("\t")
+        cells = [text] if len(self._columns) == 1 else [cell.removesuffix("\r") for cell in text.split("\t")]
         if len(cells) < len(self._columns):
             raise LineFault(f"has {len(cells) - 1} tabs; expected a text, a tab and its translation")
-        return dict(zip(self._columns, cells, strict=False))
+        return dict(zip(self._columns, cells, strict=False)), cells[: len(self._columns)]
 
     def _table(self, rows: Rows) -> Any:
         """The rows as Arrow's table; those that do not fit become faults."""
@@ -102,21 +102,29 @@ class LineReader(Reader):
                 rows.content[place] = {}
         return arrow.Table.from_pylist(rows.content, schema=self._schema)
 
-    def check(self, first: bytes) -> None:
-        """HeedError if the first line shows that a column is missing."""
+    def split(self, pieces: Iterable[bytes]) -> Iterator[bytes | None]:
+        """The lines of a content in pieces, None in place of one that is too long."""
+        return lines_of_pieces(pieces)
+
+    def count(self, pieces: Iterable[bytes], *, every: int, before: int) -> tuple[int, dict[int, int]]:
+        """The number of rows, and the byte that each begins at which is the first of the file or of a part."""
+        return _count_lines(pieces, every=every, before=before)
+
+    def check(self, beginning: bytes) -> None:
+        """HeedError if the first lines show that a column is missing."""
 
     def examine(self, *, every: int, before: int) -> Examined:
         """The number of rows, and where every part of `every` rows begins, if `before` rows came before."""
         with open_file(self._name) as file:
             hashing = HashingFile(file)
             pieces = self._checked(of_text(unpacked(hashing, self._name), self._name))
-            rows, offsets = _count_lines(pieces, every=every, before=before)
+            rows, offsets = self.count(pieces, every=every, before=before)
             return Examined(rows, None if is_url(self._name) else hashing.hexdigest(), offsets)
 
     def _checked(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
         beginning = next(pieces, None)
         if beginning is not None:
-            self.check(beginning.partition(b"\n")[0])
+            self.check(beginning)
             yield beginning
             yield from pieces
 

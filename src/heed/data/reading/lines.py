@@ -8,10 +8,10 @@ import codecs
 import os
 from collections.abc import Iterable, Iterator
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from heed.errors import HeedError
-from heed.leases.storage import unpacked
+from heed.leases.storage import unpacked, unpacked_name
 
 MAX_LINE_BYTES = 2**20  # a file without line ends, or a bomb of gzip, would fill the memory
 CHUNK_BYTES = 2**16
@@ -33,6 +33,27 @@ OTHER_KINDS = {
     (codecs.BOM_UTF16_LE, 0): UTF_16,
     (codecs.BOM_UTF16_BE, 0): UTF_16,
 }
+
+
+# Formats that are read by other programs, by the ends of their names.
+OTHER_SUFFIXES = {
+    **dict.fromkeys((".tmx", ".xlf", ".xliff", ".sdlxliff"), "a translation memory"),
+    **dict.fromkeys((".sgm", ".sgml", ".xml"), "text between tags"),
+    **dict.fromkeys((".po",), "a catalogue of messages"),
+    **dict.fromkeys((".srt", ".vtt"), "subtitles with times"),
+    **dict.fromkeys((".xlsx", ".xls", ".ods"), "a spreadsheet; save it as .csv"),
+    **dict.fromkeys((".html", ".htm", ".docx", ".odt", ".pdf"), "a document"),
+    **dict.fromkeys((".arrow", ".feather"), "Arrow's own format; save it as .parquet"),
+    **dict.fromkeys((".bz2", ".xz", ".lz4", ".7z", ".zip", ".tgz"), "packed; unpack it, or compress it with gzip"),
+}
+
+
+def refuse_other_formats(name: str) -> None:
+    """HeedError if a file, by its name, is of a format that is no text with a line a sentence."""
+    kind = OTHER_SUFFIXES.get(PurePath(unpacked_name(name).lower()).suffix)
+    if kind:
+        hint = "" if ";" in kind else "; write its sentences as text, a line each, or as a table"
+        raise HeedError(f"{name}: {kind}, which is not read here{hint}.")
 
 
 class LineFault(ValueError):

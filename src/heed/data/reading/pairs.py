@@ -1,14 +1,16 @@
 """Pairs of lines: two files of text side by side, or one file that holds both sides."""
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from heed.config import shown
 from heed.data.reading.columns import Sources, examine_input, holds_both_sides
 from heed.data.reading.line_files import LineReader
-from heed.data.reading.lines import LineFault, read_lines, refuse_faulty, text_of
+from heed.data.reading.lines import LineFault, read_lines, refuse_faulty, refuse_other_formats, text_of
 from heed.data.reading.rows import Columns, Range
 from heed.errors import HeedError
 from heed.leases.inputs import Input
@@ -17,6 +19,9 @@ from heed.text.line_rules import is_blank
 FilePair = tuple[Path, Path]
 Pair = tuple[str, str]
 UNREADABLE = "that cannot be read"
+# How lines of SGML, XML and HTML begin, which end in a tag as well, and those of catalogues of messages.
+MARKUP = re.compile(r"\s*(?:</?[A-Za-z!?][^<>]*>|#[:,.|~] |msg(?:id|str|ctxt)\b)")
+MARKUP_LINES, MIN_MARKUP = 1000, 5
 OnFault = Callable[[int, int, "LineFault"], None]  # takes the source, the row counted from 0, and its fault
 
 
@@ -61,9 +66,27 @@ def examine_source(names: Sequence[str], columns: Sequence[str], *, every: int, 
         file, of_file = examine_input(name, columns if len(names) == 1 else (), every=every, before=before)
         files.append(file)
         offsets.append(of_file)
+    with closing(PairReader([names], columns)) as reader:
+        first = PairRange(0, 0, min(file.rows for file in files), (0,) * len(names))
+        found = (pair for _, _, pair in islice(reader.read([first]), MARKUP_LINES))
+        _refuse_markup(names, [pair for pair in found if not isinstance(pair, LineFault)])
     if files[0].rows != files[-1].rows:
         raise _unequal(names, files[0].rows, files[-1].rows)
     return ExaminedSource(tuple(files), {row: tuple(of.get(row, 0) for of in offsets) for row in offsets[0] or {0: 0}})
+
+
+def _refuse_markup(names: Sequence[str], pairs: Sequence[Pair]) -> None:
+    """HeedError if the lines of a side, by these first ones, are not sentences but the lines of another format."""
+    for name, side in zip((names[0], names[-1]), zip(*pairs, strict=True), strict=False):
+        lines = [line for line in side if not is_blank(line)]
+        marked = [
+            line for line in lines if MARKUP.match(line) and (line.lstrip()[0] != "<" or line.rstrip()[-1] == ">")
+        ]
+        if len(lines) >= MIN_MARKUP and 2 * len(marked) > len(lines):
+            raise HeedError(
+                f"{name}: is markup, such as {shown(marked[0])}, not a sentence a line; write its sentences as text, a "
+                "line each, or as a table."
+            )
 
 
 class PairReader:
@@ -77,7 +100,8 @@ class PairReader:
         """(source, row counted from 0, its pair, or what is wrong with it)."""
         for rows in ranges:
             for row, pair in enumerate(self._source(rows.source).read(rows), start=rows.first):
-                yield rows.source, row, pair
+                if pair is not None:
+                    yield rows.source, row, pair
 
     def read_good(
         self, ranges: Iterable[PairRange], *, on_fault: OnFault = lambda *_: None
@@ -141,7 +165,8 @@ class TrainingText:
 
 
 class _Source(Protocol):
-    def read(self, rows: PairRange) -> Iterator[Pair | LineFault]: ...
+    def read(self, rows: PairRange) -> Iterator[Pair | LineFault | None]:
+        """Of each row, None if it is none, such as the head of a table."""
 
     def close(self) -> None: ...
 
@@ -150,17 +175,15 @@ class _OneFile:
     def __init__(self, name: str, columns: tuple[str, ...]):
         self._sources = Sources([name], Columns(columns), output="text")  # no other columns
 
-    def read(self, rows: PairRange) -> Iterator[Pair | LineFault]:
+    def read(self, rows: PairRange) -> Iterator[Pair | LineFault | None]:
         for batch in self._sources.read([Range(0, rows.first, rows.rows, rows.offsets[0])]):
             for place, texts in enumerate(batch.texts):
                 if place in batch.faults:
                     yield LineFault(batch.faults[place])
                     continue
-                src, tgt = texts
-                if "\n" in src or "\n" in tgt:  # a line of text has none either
-                    yield src.replace("\n", " "), tgt.replace("\n", " ")
-                else:
-                    yield src, tgt
+                # A line of text has no line ends within, nor at its end.
+                src, tgt = (text.rstrip("\r\n").replace("\n", " ") for text in texts)
+                yield None if place in batch.skipped else (src, tgt)
 
     def close(self) -> None:
         self._sources.close()
@@ -188,6 +211,8 @@ def read_pairs(files: FilePair) -> Iterator[Pair]:
 
     HeedError for a line that cannot be read, if one file is longer, or if there is no line at all.
     """
+    for side in files:
+        refuse_other_formats(str(side))
     src_lines, tgt_lines = read_lines(files[0]), read_lines(files[1])
     n_pairs = 0
     while True:

@@ -5,7 +5,7 @@ from typing import Any
 
 from heed.config import shown
 from heed.data.reading.lines import MAX_LINE_BYTES
-from heed.data.reading.rows import BATCH_ROWS, Examined, Range, Reader, Rows, check_columns
+from heed.data.reading.rows import BATCH_ROWS, NESTED, Examined, Range, Reader, Rows, check_columns
 from heed.errors import HeedError
 from heed.leases.packages import needed
 from heed.leases.storage import HashingFile, is_url, open_file
@@ -65,25 +65,81 @@ def common_schema(names: Sequence[str], columns: Sequence[str]) -> Any:
     return schema
 
 
+def _found(schema: Any, column: str) -> tuple[list[str], Any] | None:
+    """The names that lead to a column, as `value_of` finds it, and its type; None if it is not there."""
+    for path in ([column], column.split("."), [NESTED, column]):
+        try:
+            kind = schema.field(path[0]).type
+            for name in path[1:]:
+                kind = kind.field(name).type
+        except (AttributeError, KeyError):
+            continue
+        return path, kind
+    return None
+
+
 def _check_texts(name: str, columns: Sequence[str], schema: Any) -> None:
     """HeedError if a column is missing or holds no text."""
     types = needed("pyarrow", "Parquet is read with").types
-    check_columns(name, columns, schema.names)
+    inside = [f"{field.name}.{one.name}" for field in schema for one in _fields(field.type)]
+    check_columns(name, columns, [*schema.names, *inside])
     for column in columns:
-        kind = schema.field(column).type
+        found = _found(schema, column)
+        assert found is not None  # check_columns has refused it
+        kind = found[1]
         kind = kind.value_type if types.is_dictionary(kind) else kind
-        if not (types.is_string(kind) or types.is_large_string(kind)):
+        if not (types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)):
             raise HeedError(f"{name}: the column {shown(column)} holds {kind}, not text.")
 
 
-def check_json_types(schema: Any, name: str) -> None:
-    """HeedError if JSON has no type for one of the columns."""
+def _fields(kind: Any) -> list[Any]:
+    """The columns within one."""
     types = needed("pyarrow", "Parquet is read with").types
-    for column in schema:
-        if types.is_binary(column.type) or types.is_large_binary(column.type):
-            raise HeedError(
-                f"{name}: the column {shown(column.name)} is binary, which JSON cannot hold; write Parquet."
-            )
+    return [kind.field(number) for number in range(kind.num_fields)] if types.is_struct(kind) else []
+
+
+def _for_json(kind: Any) -> Any:
+    """The type in which a column becomes JSON: times become text, which Python's have no nanoseconds for."""
+    arrow = needed("pyarrow", "Parquet is read with")
+    types = arrow.types
+    if types.is_duration(kind):
+        return arrow.duration("us")
+    if types.is_timestamp(kind) or types.is_time(kind) or types.is_date(kind):
+        return arrow.large_string()
+    if types.is_dictionary(kind):
+        inside = _for_json(kind.value_type)
+        return kind if inside.equals(kind.value_type) else inside
+    if types.is_struct(kind):
+        return arrow.struct([(field.name, _for_json(field.type)) for field in _fields(kind)])
+    if types.is_map(kind):
+        return arrow.map_(_for_json(kind.key_type), _for_json(kind.item_type))
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        return arrow.large_list(_for_json(kind.value_type))
+    return kind
+
+
+def _rows_for_json(table: Any) -> list[dict[str, Any]]:
+    """The rows, their times as text: 2026-11-28T12:00:00.123456789."""
+    arrow = needed("pyarrow", "Parquet is read with")
+    compute = needed("pyarrow.compute", "Parquet is read with")
+    for number, field in enumerate(table.schema):
+        kind = _for_json(field.type)
+        if not kind.equals(field.type):
+            column = table.column(number).cast(kind, safe=False)
+            if arrow.types.is_timestamp(field.type):
+                column = compute.replace_substring(column, " ", "T", max_replacements=1)
+            table = table.set_column(number, field.name, column)
+    rows: list[dict[str, Any]] = table.to_pylist()
+    return rows
+
+
+def _without_views(table: Any) -> Any:
+    """The table with Arrow's string_view, of which it can hardly take rows, as strings; polars writes it."""
+    arrow = needed("pyarrow", "Parquet is read with")
+    for number, field in enumerate(table.schema):
+        if arrow.types.is_string_view(field.type):
+            table = table.set_column(number, field.name, table.column(number).cast(arrow.large_string()))
+    return table
 
 
 class ParquetReader(Reader):
@@ -94,6 +150,9 @@ class ParquetReader(Reader):
         self._name, self._as_table, self._columns, self._whole = name, as_table, columns, whole
         self._file = open_file(name)
         self._parquet = _parquet(self._file, name)
+        # Of a column that was not there when the file was planned, Arrow says that it is not.
+        found = [_found(self._parquet.schema_arrow, column) for column in columns]
+        self._paths = [one[0] if one else [column] for one, column in zip(found, columns, strict=True)]
 
     def read(self, rows: Range, *, ends: bool = False) -> Iterator[Rows]:
         arrow = needed("pyarrow", "Parquet is read with")
@@ -121,7 +180,7 @@ class ParquetReader(Reader):
         row_bytes = 1.0
         for number in range(footer.num_columns):
             column = footer.column(number)
-            if self._whole or column.path_in_schema.partition(".")[0] in self._columns:
+            if self._whole or column.path_in_schema.partition(".")[0] in [path[0] for path in self._paths]:
                 size, values = column.total_uncompressed_size, 8 * column.num_values
                 allowed = max(MAX_UNPACKED_BYTES, MAX_EXPANSION * column.total_compressed_size)
                 is_nested = self._parquet.schema.column(number).max_repetition_level > 0
@@ -149,7 +208,7 @@ class ParquetReader(Reader):
 
     def _batches(self, group: int, n_rows: int) -> Iterator[Any]:
         arrow = needed("pyarrow", "Parquet is read with")
-        wanted = None if self._whole else list(self._columns)
+        wanted = None if self._whole else [".".join(path) for path in self._paths]
         batches = self._parquet.iter_batches(n_rows, row_groups=[group], columns=wanted)
         while True:
             try:
@@ -170,7 +229,8 @@ class ParquetReader(Reader):
             yield Rows(self._name, begin, [("",) * len(self._columns)] * n, content, dict.fromkeys(range(n), fault))
 
     def _rows(self, table: Any, first: int) -> Rows:
-        texts = list(zip(*(table.column(name).to_pylist() for name in self._columns), strict=True))
+        table = _without_views(table)
+        texts = list(zip(*(self._texts(table, path) for path in self._paths), strict=True))
         faults = {}
         for place, of in enumerate(texts):
             if None in of:
@@ -178,8 +238,15 @@ class ParquetReader(Reader):
             elif any(4 * len(text) > MAX_LINE_BYTES and len(text.encode()) > MAX_LINE_BYTES for text in of):
                 faults[place] = f"longer than {MAX_LINE_BYTES:,} bytes"
                 texts[place] = ("",) * len(of)
-        content = table if self._as_table else table.to_pylist()
+        content = table if self._as_table else _rows_for_json(table)
         return Rows(self._name, first, texts, content, faults)
+
+    def _texts(self, table: Any, path: list[str]) -> list[str | None]:
+        column = table.column(path[0])
+        for name in path[1:]:
+            column = needed("pyarrow.compute", "Parquet is read with").struct_field(column, name)
+        texts: list[str | None] = column.to_pylist()
+        return texts
 
     def close(self) -> None:
         self._parquet.close()

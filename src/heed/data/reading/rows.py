@@ -10,6 +10,7 @@ from heed.errors import HeedError
 
 Format = Literal["parquet", "jsonl", "text"]
 FORMATS: tuple[Format, ...] = get_args(Format)
+NESTED = "translation"  # the column of Hugging Face's translation sets, which holds a text a language
 BATCH_ROWS = 1024
 BATCH_BYTES = 2**22  # of lines
 
@@ -38,7 +39,8 @@ class Range(NamedTuple):
 class Rows:
     """Consecutive rows of one file. `texts`: of each row its columns that are read. `faults`: what is wrong, by place.
 
-    content: a pyarrow.Table where Parquet is written, else a dictionary of each row.
+    skipped: the places of what is no row, such as blank lines and the head of a table. content: a
+    pyarrow.Table where Parquet is written, else a dictionary of each row.
     """
 
     file: str
@@ -46,9 +48,15 @@ class Rows:
     texts: list[tuple[str, ...]]
     content: Any
     faults: dict[int, str] = field(default_factory=dict)
+    skipped: set[int] = field(default_factory=set)
 
     def __len__(self) -> int:
         return len(self.texts)
+
+    @property
+    def good(self) -> list[int]:
+        """The places of the rows that can be used."""
+        return [place for place in range(len(self)) if place not in self.faults and place not in self.skipped]
 
 
 class Examined(NamedTuple):
@@ -60,9 +68,9 @@ class Examined(NamedTuple):
 
 
 def check_columns(name: str, columns: Sequence[str], there: list[str]) -> None:
-    """HeedError names a column that is missing, and those that are there."""
+    """HeedError names a column that is missing, and those that are there, such as translation.en within another."""
     for column in columns:
-        if column not in there:
+        if column not in there and f"{NESTED}.{column}" not in there:
             raise HeedError(
                 f"{name}: has no column {shown(column)}; it has {', '.join(map(shown, there[:20])) or 'none'}: choose "
                 "one with --column, or in a recipe with data.columns."

@@ -1,0 +1,129 @@
+"""Tables and records as other programs write them, and what is no text with a sentence a line."""
+
+import csv
+import json
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from heed.data.reading.columns import Sources, examine
+from heed.data.reading.pairs import PairRange, PairReader, TrainingText, read_pairs
+from heed.data.reading.rows import Columns, Range
+from heed.errors import HeedError
+
+DOG, CAT = ("a dog", "ein Hund"), ("a cat", "eine Katze")
+
+
+def pairs_of(path: Path, content: str | bytes, columns=("en", "de")):
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return [pair for *_, pair in TrainingText([(path, path)], columns).pairs()]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("plain.tsv", "a dog\tein Hund\na cat\teine Katze\n"),
+        ("head.tsv", "score\tDE\tEN\n0.9\tein Hund\ta dog\n\n0.8\teine Katze\ta cat\n"),
+        ("pasted.tsv", "a dog\r\tein Hund\r\na cat\r\teine Katze\r\n"),
+        ("head.csv", 'id,en,de\r\n1,"a dog","ein Hund"\r\n\r\n2,a cat,"eine\nKatze"\r\n'),
+        ("semicolons.csv", '"a dog";ein Hund\na cat;eine Katze\n'),
+        ("hf.jsonl", '{"id": 1, "translation": {"de": "ein Hund", "en": "a dog\\r\\n"}}\n\n'
+         '{"translation": {"de": "eine Katze", "en": "a cat"}}\n'),
+    ],
+)  # fmt: skip
+def test_tables_are_read_with_or_without_a_head(tmp_path, name, content):
+    assert pairs_of(tmp_path / name, content) == [DOG, CAT]
+
+
+def test_columns_without_names_are_chosen_by_number_and_a_score_is_no_source(tmp_path):
+    mined = "1.04\ta dog\tein Hund\n1.03\ta cat\teine Katze\n"
+    with pytest.raises(
+        HeedError, match=r"mined\.tsv: column 1 holds numbers, not text; .* data\.columns = \['2', '3'\]"
+    ):
+        pairs_of(tmp_path / "mined.tsv", mined)
+    assert pairs_of(tmp_path / "mined.tsv", mined, ("2", "3")) == [DOG, CAT]
+    with pytest.raises(HeedError, match=r"has no column 'en'; it has 'id', 'source', 'target': choose one"):
+        pairs_of(tmp_path / "other.csv", "id,source,target\n1,a dog,ein Hund\n")
+    (tmp_path / "corpus.csv").write_text("seven,sieben\neight,acht\n")
+    with pytest.raises(HeedError, match=r"corpus\.csv: has 2 columns and no head with 'text'"):
+        examine(str(tmp_path / "corpus.csv"), ("text",), every=9, before=0)
+
+
+def test_rows_of_csv_are_those_of_pythons_writer_wherever_reading_begins(tmp_path):
+    path = tmp_path / "rows.csv"
+    rows = [(f'a "{n}", b', "line\nbreak" * (n % 3)) for n in range(40)]
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([("en", "de"), *rows])
+        file.write('open,"quote\n' + "x" * 200_000)
+    with closing(PairReader([[str(path)]], ("en", "de"))) as reader:
+        found = [pair for *_, pair in reader.read([PairRange(0, 20, 22, (0,)), PairRange(0, 0, 20, (0,))])]
+    expected = [(src, tgt.replace("\n", " ")) for src, tgt in rows]
+    assert str(found.pop(21)) == "not CSV (field larger than field limit (131072))"
+    assert found == [*expected[19:], *expected[:19]]
+
+
+def test_a_bad_first_row_is_one_bad_row(tmp_path):
+    good = "".join(json.dumps({"en": "a dog", "de": "ein Hund"}) + "\n" for _ in range(12))
+    for first in ("{broken", "[]", '{"en": 1}', '{"id": 7}', ""):
+        assert pairs_of(tmp_path / "rows.jsonl", first + "\n" + good) == [DOG] * 12
+    with pytest.raises(HeedError, match=r"rows\.jsonl: has no column 'en'; it has 'translation', 'translation\.fr'"):
+        pairs_of(tmp_path / "rows.jsonl", '{"translation": {"fr": "un"}}\n' * 12)
+    with pytest.raises(HeedError, match=r"rows\.jsonl, row 1: not JSON"):
+        pairs_of(tmp_path / "rows.jsonl", "{broken\n" * 12)
+
+
+def test_parquet_of_other_programs_is_read_and_becomes_json(tmp_path):
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    from heed.apps.cluster.writers import _json
+
+    path = str(tmp_path / "rows.parquet")
+    at = arrow.array([1_700_000_000_123_456_789] * 2, arrow.timestamp("ns"))
+    table = {
+        "translation": [{"en": src, "de": tgt} for src, tgt in (DOG, CAT)],
+        "text": arrow.array(["one", "two"], arrow.string_view()),
+        "at": at,
+        "inside": [{"hash": b"\xff", "score": float("nan")}, None],
+    }
+    parquet.write_table(arrow.table(table), path)
+    for columns, texts in (
+        (("en", "de"), [DOG, CAT]),
+        (("translation.de", "text"), [(DOG[1], "one"), (CAT[1], "two")]),
+    ):
+        assert examine(path, columns, every=9, before=0).rows == 2
+        for output in ("text", "jsonl", "parquet"):
+            with closing(Sources([path], Columns(columns), output=output)) as sources:
+                (rows,) = sources.read([Range(0, 0, 2, 0)])
+            assert rows.texts == texts
+            if output == "jsonl":
+                found = json.loads(_json(rows.content[0]))
+                assert (found["at"], found["inside"]) == (
+                    "2023-11-14T22:13:20.123456789", {"hash": "/w==", "score": None}
+                )  # fmt: skip
+            if output == "parquet":
+                assert rows.content.take(arrow.array([1])).column("text").to_pylist() == ["two"]
+    with pytest.raises(HeedError, match=r"has no column 'fr'; it has .*'translation\.en'"):
+        examine(path, ("fr",), every=9, before=0)
+
+
+def test_what_is_no_text_is_refused_by_name(tmp_path):
+    tags = "".join(f'<seg id="{n}">a dog</seg>\n' for n in range(20))
+    messages = "".join(f'#: main.c:{n}\nmsgid "dog {n}"\nmsgstr "Hund"\n\n' for n in range(20))
+    for name, content, message in (
+        ("w.en.sgm", tags, "text between tags, which is not read here"),
+        ("memory.tmx.gz", "", "a translation memory"),
+        ("text.en.xz", "", "packed; unpack it, or compress it with gzip, which"),
+        ("w.en", tags, r"is markup, such as .<seg id="),
+        ("messages.en", messages, "is markup, such as "),
+    ):
+        path, other = tmp_path / name, tmp_path / "other.de"
+        path.write_text(content)
+        other.write_text(content.replace("<", "a").replace("#", "a").replace("msg", "a"))
+        with pytest.raises(HeedError, match=f"{name}: {message}"):
+            TrainingText([(path, other)], ("en", "de"))
+        if path.suffix == ".sgm":
+            with pytest.raises(HeedError, match=message):
+                next(read_pairs((path, other)))
+    # Words of a tag before a sentence, or within, are text.
+    path.write_text("<2de> a <b>dog</b> runs\n" * 20)
+    assert TrainingText([(path, path)], ("en", "de")).rows == [20]
