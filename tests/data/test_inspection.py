@@ -170,6 +170,9 @@ def test_preparation_remarks_only_on_what_a_user_should_know():
     (of_sources,) = remarks([*TRAIN, *sources[:30], *targets[:2]])
     assert of_sources.startswith("dev: 30 of its 60 sources are training sources too and 2 of its 60 targets")
     assert remarks([*TRAIN, *sources[:2], *targets[2:4]]) == []
+    # Nor do spaces and the case of the first letter hide it.
+    other = [(f" {src.capitalize()}", tgt.replace(" ", "  ").capitalize()) for src, tgt in DEV]
+    assert "dev: 60 of its 60 pairs are training pairs too" in remarks([*TRAIN, *other])[0]
 
 
 def test_a_line_is_found_where_an_overlap_begins(tmp_path):

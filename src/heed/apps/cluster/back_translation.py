@@ -12,6 +12,7 @@ from heed.apps.cluster.job import Job, check_cluster, read_inputs, run_job
 from heed.apps.cluster.plan import read_plan
 from heed.config import validated
 from heed.data.corpora.download import Corpora, Report
+from heed.data.inspection.repetitions import normal_form
 from heed.data.mix import MixPart
 from heed.data.reading.json_lines import value_of
 from heed.data.reading.pairs import read_pairs
@@ -105,7 +106,7 @@ def _evaluation_targets(recipe: Recipe, corpora: Corpora) -> set[str]:
     """The targets of the recipe's dev and test sets. Of a dev set that is split off, training leaves out both sides."""
     files = task_of(recipe).text_files(Path(), corpora)
     sets = [files.tests.values(), () if files.dev_split else (files.dev,)]
-    return {tgt.strip() for pair in chain(*sets) for _, tgt in read_pairs(pair)}
+    return {normal_form(tgt) for pair in chain(*sets) for _, tgt in read_pairs(pair)}
 
 
 def _write_pairs(folder: Path, pairs: tuple[Path, Path], evaluated: Set[str], report: Report) -> None:
@@ -117,7 +118,7 @@ def _write_pairs(folder: Path, pairs: tuple[Path, Path], evaluated: Set[str], re
         src_file, tgt_file = (stack.enter_context(side.open("w", encoding="utf-8", newline="\n")) for side in temporary)
         for text, translation, ended in _translations(str(folder / PARTS)):
             reason = _fault(text, translation, ended)
-            if reason := reason or (IN_EVALUATION if text.strip() in evaluated else ""):
+            if reason := reason or (IN_EVALUATION if normal_form(text) in evaluated else ""):
                 left_out[reason] += 1
                 continue
             src_file.write(f"{translation}\n")

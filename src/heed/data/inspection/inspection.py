@@ -1,6 +1,6 @@
 """A description of a recipe's text: `heed data check`. It never changes what is trained on.
 
-Memory: 24 bytes a training pair and a sample, whatever the size of the corpus.
+Memory: 32 bytes a training pair and a sample, whatever the size of the corpus.
 """
 
 from array import array

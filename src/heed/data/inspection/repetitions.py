@@ -21,6 +21,20 @@ MOST_HASHES = 2**24  # that are compared at once
 OF_SOURCES, OF_TARGETS = "/src", "/tgt"
 
 
+def normal_form(line: str) -> str:
+    """The line as leaks are looked for: whatever its spaces and the case of its first letter."""
+    line = line.strip()
+    if "  " in line or "\t" in line or "\xa0" in line:
+        line = " ".join(line.split())
+    return line if line[:1].islower() else line[:1].lower() + line[1:]
+
+
+def overlap_keys(src: str, tgt: str) -> tuple[int, int, int]:
+    """Hashes, for this process, of a pair, of its source and of its target, in normal form."""
+    src, tgt = normal_form(src), normal_form(tgt)
+    return hash((src, tgt)), hash((0, src)), hash((1, tgt))
+
+
 @dataclass(frozen=True)
 class Overlap:
     """How many pairs of a set are training pairs too, and how many others have a training pair's source or target."""
@@ -48,7 +62,7 @@ class Overlap:
 
 
 class Repetitions:
-    """Counts them in training pairs that are added one by one. Memory: 24 bytes a pair.
+    """Counts them in training pairs that are added one by one. Memory: 32 bytes a pair.
 
     Python's own hashes of 64 bits stand for the texts. Pairs with a blank side are not counted.
     """
@@ -58,16 +72,18 @@ class Repetitions:
         may well be alike."""
         self._symbols = symbols
         self._sets = {name: _hashes(pairs) for name, pairs in sets.items()}
-        self._pairs, self._src, self._tgt = array("q"), array("q"), array("q")
+        self._exact, self._pairs, self._src, self._tgt = array("q"), array("q"), array("q"), array("q")
         self.n_untranslated = 0
 
     def add(self, src: str, tgt: str) -> None:
         """Notes a training pair."""
         if not is_blank(src) and not is_blank(tgt):
-            self._pairs.append(hash((src, tgt)))
-            self._src.append(hash(src))
+            self._exact.append(hash((src, tgt)))
+            of_pair, of_src, of_tgt = overlap_keys(src, tgt)
+            self._pairs.append(of_pair)
+            self._src.append(of_src)
             if not self._symbols:
-                self._tgt.append(hash(tgt))
+                self._tgt.append(of_tgt)
             self.n_untranslated += src == tgt
 
     def __len__(self) -> int:
@@ -76,7 +92,7 @@ class Repetitions:
     @property
     def n_copies(self) -> int:
         """Pairs that have occurred before."""
-        return _n_copies(self._pairs)
+        return _n_copies(self._exact)
 
     @property
     def n_source_copies(self) -> int:
@@ -161,9 +177,9 @@ def repetitions_of_shards(
 def _hashes(pairs: Iterable[tuple[str, str]]) -> tuple[NDArray[np.int64], ...]:
     """Of the pairs, of their sources and of their targets, in order."""
     hashes = array("q"), array("q"), array("q")
-    for src, tgt in pairs:
-        for numbers, text in zip(hashes, ((src, tgt), src, tgt), strict=True):
-            numbers.append(hash(text))
+    for pair in pairs:
+        for numbers, key in zip(hashes, overlap_keys(*pair), strict=True):
+            numbers.append(key)
     return tuple(np.frombuffer(numbers, np.int64) for numbers in hashes)
 
 

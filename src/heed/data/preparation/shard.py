@@ -19,7 +19,7 @@ from pydantic import BaseModel
 
 from heed.data.corpus.shard import write_corpus
 from heed.data.corpus.sharded import is_whole
-from heed.data.inspection.repetitions import OF_SOURCES, OF_TARGETS
+from heed.data.inspection.repetitions import OF_SOURCES, OF_TARGETS, overlap_keys
 from heed.data.preparation.encoding import Encoder, Numbered, Tally
 from heed.data.preparation.plan import ShardPlan, read_plan
 from heed.data.preparation.rules import COPY, HELD_OUT, PairFilter, hashes_of, later_copies
@@ -173,7 +173,7 @@ class _Encoder:
         of_sides = ("", OF_SOURCES) if settings.tgt_symbols else ("", OF_SOURCES, OF_TARGETS)
         for name, files in sets.items():
             for place, pair in enumerate(read_pairs(files)):
-                for key, of_side in zip(_keys(pair), of_sides, strict=False):
+                for key, of_side in zip(overlap_keys(*pair), of_sides, strict=False):
                     self._places.setdefault(key, []).append((f"{name}{of_side}", place))
 
     def encode(self, shard: int, pairs: Iterable[tuple[int, int, Pair | LineFault]]) -> dict[str, Any]:
@@ -248,7 +248,7 @@ class _Shard:
 
     def count_repeats(self, pair: Pair, places: dict[int, list[tuple[str, int]]]) -> None:
         """Counts what a pair repeats. places: of the pairs of dev and tests and of their sides, by their hashes."""
-        for key in _keys(pair):
+        for key in overlap_keys(*pair):
             for name, place in places.get(key, ()):
                 self._overlaps.setdefault(name, set()).add(place)
         self._n_counted += 1
@@ -276,11 +276,6 @@ class _Shard:
             "unknown": self.tally.unknown(),
             "faults": self._faults,
         }
-
-
-def _keys(pair: Pair) -> tuple[int, int, int]:
-    """Hashes, for this process, of a pair, of its source and of its target."""
-    return hash(pair), hash((0, pair[0])), hash((1, pair[1]))
 
 
 def share_of_hashes(plan: ShardPlan) -> int:
