@@ -17,9 +17,11 @@ from tests.apps.documents.translators import (
     within_seconds,
 )
 
-from heed.apps.documents.formats import translate_document
-from heed.apps.documents.html import INLINE, read_html, write_html
+from heed.apps.documents.formats import text_job, translate_document
+from heed.apps.documents.html import read_html, write_html
+from heed.apps.documents.html_elements import INLINE
 from heed.apps.documents.items import Tag
+from heed.apps.documents.translation import run_job
 from heed.errors import HeedError
 from heed.text.alignment import Link, Translated
 
@@ -65,7 +67,9 @@ def test_a_page_keeps_its_tags_and_their_nesting_whatever_the_order_of_words():
     assert translated(PAGE, unchanged, "html").replace("café", "caf&eacute;") == PAGE
     for translate in (swapped_case, shuffled):
         result = translated(PAGE, translate, "html")
-        assert tags(result) == tags(PAGE)
+        seen = translated('<img title="A dog"> <img title="A fox">', translate, "html")
+        dog, fox = re.findall('"(.*?)"', seen)
+        assert tags(result) == tags(PAGE.replace("A dog", dog).replace("A fox", fox))
         assert not Nesting(result).wrong
         for piece in ("<script>if (a < b && \"<p>\")", "<pre>keep   <b>this</b></pre>", "Heed GmbH", "&lt;target&gt;",
                       "<!-- a comment with <b>tags</b> -->", "p > a { color: red }"):  # fmt: skip
@@ -180,6 +184,10 @@ def test_malformed_pages_keep_every_tag(page):
         "http://" * 100_000,
         "a@" * 300_000,
         "".join(f"<a{i} translate=no>" for i in range(30_000)),
+        "<sup>" * 100_000 + "1",
+        "<x-a>x" * 50_000 + "</x-a>" * 50_000,
+        "<a title='one two' alt=\"" * 50_000,
+        "<a " + "title " * 200_000 + "=" * 1_000 + ">",
     ],
     ids=lambda page: page[:12],
 )
@@ -261,6 +269,86 @@ def test_in_xml_an_inline_element_that_closes_itself_is_within_its_sentence(head
     assert asked("<p>See <b/>the old</b> house.", "html") == ["See the old house."]
 
 
+@pytest.mark.parametrize(
+    ("page", "sentences"),
+    [
+        ("<p>Please <x-chip>press</x-chip> the <button>OK</button> key.</p>", ["Please press the OK key."]),
+        (
+            "<button>Save</button> <button>Cancel</button> <x-card>A</x-card><x-card>B</x-card>",
+            ["Save", "Cancel", "A", "B"],
+        ),
+        ("<label>Name <input></label> <button>Go on</button>", ["Name", "Go on"]),
+        (
+            '<html xmlns="x"><p>In <st1:City><st1:place>Oslo</st1:place></st1:City> now.<o:p></o:p></p></html>',
+            ["In Oslo now."],
+        ),
+        (
+            "<p>Type <input name=a> into <textarea>x</textarea> the <picture><source><img></picture> box.",
+            ["Type into the box."],
+        ),
+        ("<p>Pick <select><option>red house<option>two</select> now.", ["Pick now.", "red house", "two"]),
+        ("<p>Use <x-name translate=no>Heed</x-name> here.", ["Use Heed here."]),
+        ("<p>He came.<sup>1</sup> Then<sup><a href=#n>[b]</a></sup> 5 m<sup>2</sup>.", ["He came.", "Then 5 m2."]),
+        ("<p><ruby>漢<rp>(</rp><rt>かん</rt><rp>)</rp>字<rt>じ</ruby>を書く。", ["漢字を書く。"]),
+        ("<p>It is re&shy;peat&shy;ing.", ["It is repeating."]),
+    ],
+)
+def test_elements_cut_a_sentence_where_browsers_show_them_as_blocks(page, sentences):
+    assert asked(page, "html") == sentences
+    assert translated(page, unchanged, "html") == page
+
+
+@pytest.mark.parametrize(
+    ("page", "expected"),
+    [
+        ("<p title='a \"house\"'>x</p>", "<p title='A \"HOUSE\"'>X</p>"),
+        (
+            '<img alt="one &quot;two&quot; &amp; <br>" src="a.png">',
+            '<img alt="ONE &quot;TWO&quot; &amp; <br>" src="a.png">',
+        ),
+        ("<img alt=house id=house><a aria-label=go href=go>", '<img alt="HOUSE" id=house><a aria-label="GO" href=go>'),
+        (
+            '<input placeholder="name" name="name" value="name"><input type=submit value="go">',
+            '<input placeholder="NAME" name="name" value="name"><input type=submit value="GO">',
+        ),
+        (
+            '<meta property=og:title content="two"><meta name=Description content="two"><meta name=a content="two">',
+            '<meta property=og:title content="TWO"><meta name=Description content="TWO"><meta name=a content="two">',
+        ),
+        (
+            '<b title="one">a<br>b</b><p translate="no" title="one">c',
+            '<b title="ONE">A<br>B</b><p translate="no" title="one">c',
+        ),
+        (
+            '<select><optgroup label="one"><option label="two">a</select>',
+            '<select><optgroup label="ONE"><option label="TWO">A</select>',
+        ),
+        (
+            "<script title='one'>title='two'</script><i title='{{one}}'>",
+            "<script title='one'>title='two'</script><i title='{{one}}'>",
+        ),
+    ],
+)
+def test_attributes_that_readers_see_are_translated(page, expected):
+    assert translated(page, linked, "html") == expected
+    assert translated(page, unchanged, "html") == page
+
+
+def test_attributes_stay_as_they_are_where_nobody_wants_them():
+    page = '<p title="one"><img alt="two">three <select><option>four</select></p>'
+    found = run_job(text_job(page, format="html", language="en", attributes=False), linked)
+    assert found == '<p title="one"><img alt="two">THREE <select><option>FOUR</select></p>'
+
+
+def test_an_attribute_takes_no_sign_that_would_end_it():
+    page = "<img alt='one' title=\"one\" aria-label=one>"
+    result = translated(page, lambda texts: [Translated("\"><'&lt;") for _ in texts], "html")
+    assert (
+        result
+        == '<img alt=\'"&gt;&lt;&#39;&amp;lt;\' title="&#34;&gt;&lt;\'&amp;lt;" aria-label="&#34;&gt;&lt;\'&amp;lt;">'
+    )
+
+
 def test_icons_and_formulas_are_within_their_sentence():
     page = "<p>Let <math><mi>x</mi></math> be. Click <svg><title>Go</title></svg> now.</p>"
     assert asked(page, "html") == ["Let be.", "Click now."]
@@ -334,7 +422,7 @@ def test_a_page_is_read_and_written_in_the_charset_that_it_declares(head, codec,
     word = "é" if codec == "latin-1" else "а"
     page = f'{head}<p title="{word}">see {word} &#27700;</p>'
     result = page_in(page.encode(codec, "xmlcharrefreplace")).decode(codec)
-    assert result == f'{head}<p title="{word}">SEE {expected} &#27700;</p>'
+    assert result == f'{head}<p title="{expected}">SEE {expected} &#27700;</p>'
 
 
 def test_a_page_of_ascii_that_declares_nothing_stays_ascii():

@@ -79,8 +79,10 @@ def _parameter(name: str) -> inspect.Parameter:
 
 
 TRANSLATE_RULES = (
-    Rule(("language",), "{language} is for documents; give {document_format} too.", without="document_format"),
-    Rule(("keep",), "{keep} is for documents; give {document_format} too.", without="document_format"),
+    *(
+        Rule((option,), f"{{{option}}} is for documents; give {{document_format}} too.", without="document_format")
+        for option in ("language", "keep", "attributes")
+    ),
     Rule(
         ("n_best", "scores", "as_json", "prefix", "prefixes", "sample", "mbr", "strict"),
         "{these} {is|are} for lines; leave out {document_format} or {these}.",

@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -28,6 +28,13 @@ Keep = Annotated[
     list[str] | None,
     typer.Option(metavar="REGEX", help="What it matches stays as it is, such as a product's name; repeatable."),
 ]
+Attributes = Annotated[
+    Literal["all", "none"],
+    typer.Option(
+        help="Translate the words that readers see in the markup, such as a picture's description or a page's title in "
+        "a search engine, or none of them."
+    ),
+]
 
 
 @with_decoding_options("beam_size", "length_penalty")
@@ -40,6 +47,7 @@ def translate_file(
     ] = None,
     language: Language = None,
     keep: Keep = None,
+    attributes: Attributes = "all",
     *,
     decoding: DecodingOptions,
     precision: PrecisionOption = "auto",
@@ -71,6 +79,7 @@ def translate_file(
         language=language or translator.languages[0],
         target=translator.languages[1],
         keep=tuple(keep or ()),
+        attributes=attributes == "all",
         name=str(source),
     )
     with whole_file(out) as temporary:
@@ -99,7 +108,13 @@ def read_document_from_standard_input() -> bytes:
 
 
 def print_document(
-    content: bytes, translator: "Translator", *, format: str, language: str | None, keep: tuple[str, ...]
+    content: bytes,
+    translator: "Translator",
+    *,
+    format: str,
+    language: str | None,
+    keep: tuple[str, ...],
+    attributes: bool,
 ) -> None:
     """Prints the translation byte for byte, line ends included; to a terminal without hidden characters."""
     translated = translate_document(
@@ -109,6 +124,7 @@ def print_document(
         language=language or translator.languages[0],
         target=translator.languages[1],
         keep=keep,
+        attributes=attributes,
         name="standard input",
     )
     if sys.stdout.isatty():

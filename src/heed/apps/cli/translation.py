@@ -16,7 +16,14 @@ from heed.apps.cli.decoding_options import (
     check_options,
     with_decoding_options,
 )
-from heed.apps.cli.document_files import Keep, Language, check_format, print_document, read_document_from_standard_input
+from heed.apps.cli.document_files import (
+    Attributes,
+    Keep,
+    Language,
+    check_format,
+    print_document,
+    read_document_from_standard_input,
+)
 from heed.apps.cli.terminal import (
     JSON,
     Device,
@@ -109,6 +116,7 @@ def translate(
     ] = None,
     language: Language = None,
     keep: Keep = None,
+    attributes: Attributes = "all",
     strict: Annotated[
         bool, typer.Option(help="Exit with 1 if a translation was cut off at its longest length.")
     ] = False,
@@ -121,6 +129,7 @@ def translate(
     """
     check_options(
         TRANSLATE_RULES, **decoding, document_format=document_format, language=language, keep=keep, scores=scores,
+        attributes=attributes if attributes != "all" else None,
         as_json=as_json, strict=strict, prefix=prefix, prefixes=prefixes, n_best=n_best if n_best > 1 else None,
         sample=sample, top_k=top_k, top_p=top_p if top_p != 1.0 else None, seed=seed, mbr=mbr, utility=utility,
     )  # fmt: skip
@@ -149,7 +158,14 @@ def translate(
     )
     check_options(LOADED_RULES, n_best=n_best, beam_size=translator.settings.beam_size)
     if document_format is not None:
-        print_document(content, translator, format=document_format, language=language, keep=tuple(keep or ()))
+        print_document(
+            content,
+            translator,
+            format=document_format,
+            language=language,
+            keep=tuple(keep or ()),
+            attributes=attributes == "all",
+        )
         return
     # Lines are read ahead by a thread, so that translations appear while the input is still open.
     lines = DeferredError(standard_input())

@@ -11,6 +11,7 @@ from heed.apps.documents.plain_text import read_text, write_text
 from heed.apps.documents.sentences import splitter
 from heed.apps.documents.subtitles import read_srt, write_srt
 from heed.apps.documents.translation import Translate, TranslationJob, items_job, run_job
+from heed.apps.documents.words_in_markup import divide_words
 from heed.errors import HeedError
 
 Format = Literal["text", "md", "srt", "html", "docx"]
@@ -57,21 +58,28 @@ def format_of(path: Path) -> Format:
 
 
 def text_job(
-    text: str, *, format: Format, language: str, target: str = "", keep: tuple[str, ...] = ()
+    text: str, *, format: Format, language: str, target: str = "", keep: tuple[str, ...] = (), attributes: bool = True
 ) -> TranslationJob[str]:
     """The document in the other language, in the same format; format: any but docx. language: the source's code.
 
     target: the code that a page's `lang` becomes where it names the source. keep: expressions of what stays, as for
-    `kept_patterns`. HeedError if a package is missing.
+    `kept_patterns`. attributes: whether words in the markup, such as a picture's description, are translated.
+    HeedError if a package is missing.
     """
-    items = yield from _items_of_text_job(text, format=format, language=language, target=target, keep=keep)
-    return _WRITERS[format](items)
+    items = _READERS[format](text)
+    translated = yield from _items_job(
+        items, format, language=language, target=target, keep=keep, attributes=attributes
+    )
+    return _WRITERS[format](translated)
 
 
-def _items_of_text_job(
-    text: str, *, format: Format, language: str, target: str, keep: tuple[str, ...]
+def _items_job(
+    items: list[Item], format: Format, *, language: str, target: str, keep: tuple[str, ...], attributes: bool
 ) -> TranslationJob[list[Item]]:
-    items = yield from items_job(_READERS[format](text), split=splitter(language), keep=keep)
+    left: list[Item] = []
+    if not attributes:
+        items, left = divide_words(items, of_attributes=True)
+    items = [*(yield from items_job(items, split=splitter(language), keep=keep)), *left]
     return with_target_language(items, language, target) if format == "html" and target else items
 
 
@@ -83,12 +91,13 @@ def document_job(
     name: str,
     target: str = "",
     keep: tuple[str, ...] = (),
+    attributes: bool = True,
     max_text: int | None = None,
 ) -> TranslationJob[bytes]:
     """A file's content in the other language. HeedError, which calls it `name`, if it is damaged, too long or no text.
 
     A byte order mark stays, and in a page so does the charset; other texts are written in UTF-8.
-    target, keep: as for `text_job`. max_text: bytes of the text, or of the XML in a .docx.
+    target, keep, attributes: as for `text_job`. max_text: bytes of the text, or of the XML in a .docx.
     """
     most = MAX_BYTES if max_text is None or format == "docx" else max_text
     if len(content) > most:
@@ -101,7 +110,8 @@ def document_job(
         return (yield from docx_job(content, split=splitter(language), name=name, keep=keep, max_xml=limit))
     text, mark, codec = decode(content, name=name, is_html=format == "html")
     try:
-        items = yield from _items_of_text_job(text, format=format, language=language, target=target, keep=keep)
+        items = _READERS[format](text)
+        items = yield from _items_job(items, format, language=language, target=target, keep=keep, attributes=attributes)
     except HeedError as error:
         raise HeedError(f"{name}: {error}") from None
     if format == "html":
@@ -125,7 +135,10 @@ def translate_document(
     name: str,
     target: str = "",
     keep: tuple[str, ...] = (),
+    attributes: bool = True,
 ) -> bytes:
     """As `document_job`, with a function that translates all its sentences."""
-    job = document_job(content, format=format, language=language, name=name, target=target, keep=keep)
+    job = document_job(
+        content, format=format, language=language, name=name, target=target, keep=keep, attributes=attributes
+    )
     return run_job(job, translate)

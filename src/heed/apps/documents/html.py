@@ -4,52 +4,36 @@ Heed's own reader, in time proportional to the page: a parser that repairs a pag
 """
 
 import re
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from heed.apps.documents.items import Item, Tag, with_matched_tags
+from heed.apps.documents.html_elements import (
+    ALONE,
+    BLOCKS,
+    CODE,
+    DRAWN,
+    INLINE,
+    RAW,
+    SKIPPED,
+    THINGS,
+    WORDLESS,
+    values_with_words,
+)
+from heed.apps.documents.html_tokens import CDATA, END_OF_CDATA, end_of_tag, ends_of_elements, tokens_of
+from heed.apps.documents.items import Item, Tag, as_cut, with_matched_tags
+from heed.apps.documents.words_in_markup import WordsInMarkup, divide_words, with_words
 from heed.text.character_references import resolved
 
-# Elements within a sentence; every other tag ends it.
-INLINE = frozenset(
-    "a abbr acronym b bdi bdo big cite data del dfn em font i ins label mark nobr q rp rt ruby s small span strike "
-    "strong sub sup time u".split()
-)
-# Elements within a sentence whose content stays as it is: the sentence is read with it, and it comes back unchanged.
-CODE = frozenset(("code", "kbd", "samp", "tt", "var"))
-SKIPPED = frozenset(("pre", "svg", "math", "template", "object", "canvas", "audio", "video", "iframe", "noembed"))
-RAW = frozenset(("script", "style", "textarea", "xmp", "noframes"))  # whose content holds no tags
-VOID = frozenset("area base br col embed hr img input link meta param source track wbr".split())
-ATOMS = frozenset(("img", "wbr"))
-# Elements that need no end tag: each ends before these tags, and with the element that it is in.
-_PARTS_OF_TABLES = frozenset(("tbody", "thead", "tfoot"))
-UNENDED = {
-    "p": frozenset(
-        "address article aside blockquote center dd details dialog dir div dl dt fieldset figcaption figure footer "
-        "form h1 h2 h3 h4 h5 h6 header hgroup li main menu nav ol p pre search section summary table ul".split()
-    ),
-    "li": frozenset(("li",)),
-    **dict.fromkeys(("dt", "dd"), frozenset(("dt", "dd"))),
-    "option": frozenset(("option", "optgroup")),
-    **dict.fromkeys(("td", "th"), frozenset(("td", "th", "tr")) | _PARTS_OF_TABLES),
-    "tr": frozenset(("tr",)) | _PARTS_OF_TABLES,
-    **dict.fromkeys(_PARTS_OF_TABLES, _PARTS_OF_TABLES),
-}
-MAX_ENDED = 32  # elements that one tag ends; a bound on the time for a stranger's page
-DRAWN = frozenset(("svg", "math"))  # icons and formulas: atoms too, whatever they contain
+MAX_NOTE = 8  # tokens of a note's number
 
-_NAME = re.compile(r"[A-Za-z][^\s/>\x00]*")
-_UNQUOTED = re.compile(r"[^>=]*")
-_VALUE = re.compile(r"=\s*([\"']?)")
+_NOTE = re.compile(r"[(\[]?(?:\w{1,4}|[*†‡§¶]{1,4})[)\]]?")
+_ENDS = (".", "!", "?", "。", "！", "？", "…", ":", ";", ",")
 _XML = re.compile(r"[\ufeff\s]*(?:<\?xml\b|(?:<!DOCTYPE[^>]*>\s*)?<html\s[^>]*\bxmlns=)", re.IGNORECASE)
 _AS_BLOCK = re.compile(r"""\sdisplay\s*=\s*["']?block\b""", re.IGNORECASE)
 _CHARSET = re.compile(
     r"""<(?:meta\s[^>]{0,500}?charset|\?xml\s[^>]{0,500}?encoding)\s*+=\s*+["']?\s*+([\w-]+)""", re.IGNORECASE
 )
-CDATA, END_OF_CDATA = "<![CDATA[", "]]>"
-MAX_TEMPLATE = 2_000  # characters of a tag of a template
 MAX_HEAD = 2**14  # bytes of a page in which it may declare its charset
 _TEMPLATE = re.compile(r"\{{2,3}[^{}]{1,500}\}{2,3}|\{%[^{}]{1,500}%\}")
 # Characters that the writer may write otherwise than the page does.
@@ -66,9 +50,10 @@ def read_html(page: str) -> list[Item]:
     """Words with character references resolved; tags, comments, scripts and code as they stand."""
     # All ends of elements are found at once: a search from each tag would take time that grows with the square.
     is_xml = _XML.match(page) is not None
-    tokens = _tokens(page, is_xml)
-    ends = _ends_of_elements(tokens)
+    tokens = tokens_of(page, is_xml)
+    ends = ends_of_elements(tokens)
     items: list[Item] = []
+    inner = WordsInMarkup(page)
     place = 0
     while place < len(tokens):
         text, name, is_end = tokens[place]
@@ -89,22 +74,104 @@ def read_html(page: str) -> list[Item]:
             continue
 
         # Code, drawings and elements marked as untranslatable go as a whole, with all tags in them.
-        if not is_end and (name in CODE or name in SKIPPED or _UNTRANSLATED.search(text)):
+        stays = name in CODE or name in SKIPPED or _UNTRANSLATED.search(text) is not None
+        is_note = name == "sup" and not is_end and _is_note(tokens[place : place + MAX_NOTE], items)
+        if not is_end and (stays or is_note or name in THINGS):
             stop = ends.get(place, stop)
         if stop > place + 1:
-            whole = "".join(token[0] for token in tokens[place:stop])
-            has_words = name in CODE or name in INLINE
-            words = "".join(resolved(token[0]) for token in tokens[place:stop] if not token[1]) if has_words else ""
-            within = has_words or (name in DRAWN and not _AS_BLOCK.search(text))
+            parts = tokens[place:stop]
+            has_words = not is_note and (name in CODE or name not in WORDLESS)
+            words = "".join(resolved(token[0]) for token in parts if not token[1]) if has_words else ""
+            if not stays:
+                parts = [(_marked(*token, inner, words=name == "select"), "", False) for token in parts]
+            whole = "".join(token[0] for token in parts)
+            within = name not in BLOCKS and not (name in DRAWN and _AS_BLOCK.search(text))
             items.append(Tag("atom" if within else "cut", whole, name, words))
-        elif name in INLINE and not (is_xml and text.endswith("/>")):
+            place = stop
+            continue
+
+        # A tag of its own.
+        markup = _marked(text, name, is_end, inner) if not stays else text
+        if name[0].isalpha() and name not in ALONE and not (is_xml and text.endswith("/>")):
             if name == "a" and not is_end and _end_with_link(items):
                 items.append(Tag("cut", ""))  # as in a menu: two links are never one word
-            items.append(Tag("close" if is_end else "open", text, name))
+            items.append(Tag("close" if is_end else "open", markup, name))
         else:
-            items.append(Tag("atom" if name in ATOMS | INLINE or name == "!--" else "cut", text, name))
+            items.append(Tag("cut" if name in BLOCKS or name == "!" else "atom", markup, name))
         place = stop
-    return _with_reopened(items)
+    return [*_with_reopened(_without_lone_elements(items)), *inner.items]
+
+
+def _marked(text: str, name: str, is_end: bool, inner: WordsInMarkup, *, words: bool = False) -> str:
+    """A token with marks for the words of its attributes; with one for all of it if it is words, and they are asked."""
+    if not name:
+        return inner.mark(_words(text), text) if words and text.strip() else text
+    if is_end or not name[0].isalpha() or (name in RAW and name != "textarea"):
+        return text
+    parts: list[str] = []
+    last = 0
+    for value in values_with_words(text, name, start=1 + len(name)):
+        if value.text.strip():
+            quote = text[value.start] if value.end - value.start > len(value.text) else ""
+            parts += [
+                text[last : value.start],
+                inner.mark(_words(value.text), text[value.start : value.end], quote or '"'),
+            ]
+            last = value.end
+    return "".join([*parts, text[last:]])
+
+
+def _is_note(tokens: list[tuple[str, str, bool]], items: list[Item]) -> bool:
+    """Whether raised signs are a note's number: a link, or behind the end of a sentence, not an exponent."""
+    before = items[-1] if items else ""
+    words = ""
+    has_link = False
+    for text, name, is_end in tokens:
+        if name == "sup" and is_end:
+            is_number = _NOTE.fullmatch(words.strip()) is not None
+            return is_number and (has_link or (isinstance(before, str) and before.rstrip("\"'”’»)")[-1:] in _ENDS))
+        has_link = has_link or name == "a"
+        words += "" if name else text
+    return False
+
+
+def _without_lone_elements(items: list[Item]) -> list[Item]:
+    """The items, where elements of unknown names, and buttons, are cuts unless words stand beside them."""
+    if not any(isinstance(item, Tag) and item.kind == "open" and item.name not in INLINE for item in items):
+        return items
+    found = list(items)
+    beside = [_are_words_beside(items, "open"), _are_words_beside(items[::-1], "close")[::-1]]
+    opened: dict[str, list[int]] = {}
+    for place, item in enumerate(items):
+        if not isinstance(item, Tag) or item.name in INLINE or item.kind not in ("open", "close"):
+            continue
+        if item.kind == "open":
+            opened.setdefault(item.name, []).append(place)
+        start = opened[item.name].pop() if item.kind == "close" and opened.get(item.name) else -1
+        if start < 0 or not (beside[0][start] or beside[1][place]):
+            found[place] = as_cut(item)
+        else:
+            found[start] = items[start]
+    return found
+
+
+def _are_words_beside(items: list[Item], opening: str) -> list[bool]:
+    """Of each item, whether words come before it, with no cut and no other such element between."""
+    found: list[bool] = []
+    are_words = False
+    for item in items:
+        found.append(are_words)
+        if isinstance(item, str):
+            are_words = are_words or bool(item.strip())
+        elif item.kind == "cut" or (item.kind in ("open", "close") and item.kind != opening and _is_apart(item.name)):
+            are_words = False
+        elif item.kind == "atom" and item.text:
+            are_words = not item.name or item.name in CODE or item.name in INLINE
+    return found
+
+
+def _is_apart(name: str) -> bool:
+    return name in ("a", "label") or name not in INLINE
 
 
 def write_html(items: list[Item], codec: str | None = None) -> str:
@@ -115,14 +182,24 @@ def write_html(items: list[Item], codec: str | None = None) -> str:
     if codec is None:
         charset = next((found for item in items if isinstance(item, Tag) and (found := _charset(item.markup))), "utf-8")
         codec = "utf-8" if charset in ("utf-8", "utf8") else "ascii"
+
+    def write(words: list[Item], quote: str, source: str) -> str:
+        written = _write(words, codec, quote)
+        return source if written == source.strip(quote) else f"{quote}{written}{quote}"
+
+    own, words = divide_words(items)
+    return with_words(_write(_without_empty_halves(_without_needless_reopening(own)), codec), words, write)
+
+
+def _write(items: list[Item], codec: str, quote: str = "") -> str:
+    """quote: that of the attribute whose value the items are."""
     parts: list[str] = []
     in_cdata = False
-    written = _without_empty_halves(_without_needless_reopening(items))
-    for item, after in zip(written, [*written[1:], ""], strict=False):
+    for item, after in zip(items, [*items[1:], ""], strict=False):
         if isinstance(item, str):
-            parts.append(_cdata(item, codec) if in_cdata else _escape(item, codec))
-        elif item.kind == "spelling" and not _is_read_as_meant(item, after):
-            parts.append(_escape(item.text, codec))
+            parts.append(_cdata(item, codec) if in_cdata else _escape(item, codec, quote))
+        elif item.kind == "spelling" and not (quote and item.markup == "<") and not _is_read_as_meant(item, after):
+            parts.append(_escape(item.text, codec, quote))
         else:
             parts.append(item.markup)
             in_cdata = (in_cdata or item.markup == CDATA) and item.markup != END_OF_CDATA
@@ -140,7 +217,7 @@ def _is_read_as_meant(spelling: Tag, after: Item) -> bool:
 def find_charset(content: bytes) -> str | None:
     """The charset that a page declares, in small letters, in its XML declaration or a meta element near its start."""
     head = content[:MAX_HEAD].decode("latin-1")
-    for text, name, is_end in _tokens(head, _XML.match(head) is not None):
+    for text, name, is_end in tokens_of(head, _XML.match(head) is not None):
         if name in ("meta", "!") and not is_end and (found := _charset(text)):
             return found
     return None
@@ -203,7 +280,7 @@ def with_target_language(items: list[Item], source: str, target: str) -> list[It
     for item in items:
         if isinstance(item, Tag) and item.markup.startswith("<") and item.name not in ("!", "!--", *CODE, *SKIPPED):
             # An element that stays as it is, as with translate="no", stays in its language.
-            end = _end_of_tag(item.markup, 1)
+            end = end_of_tag(item.markup, 1)
             if end == len(item.markup) or item.name in RAW:
                 is_content = item.name == "meta" and _CONTENT_LANGUAGE.search(item.markup)
                 pattern = content if is_content else named
@@ -311,120 +388,6 @@ def _end_with_link(items: list[Item]) -> bool:
     return isinstance(last, Tag) and (last.kind, last.name) == ("close", "a")
 
 
-def _ends_of_elements(tokens: list[tuple[str, str, bool]]) -> dict[int, int]:
-    """Of each tag that begins an element: behind its end tag, or where the element ends without, if anywhere."""
-    # By name the last open element is found at once; `nesting` is needed for those that have no end tag.
-    ends: dict[int, int] = {}
-    open_elements: dict[str, list[int]] = {}
-    nesting: list[int] = []  # the tags of all open elements, innermost last
-
-    def end_without_tag(stop: int, place: int) -> None:
-        """Ends those above this one in the nesting that need no end tag."""
-        while nesting and nesting[-1] > stop:
-            inner = nesting.pop()
-            same = open_elements.get(tokens[inner][1])
-            if tokens[inner][1] in UNENDED and same and same[-1] == inner:
-                ends[same.pop()] = place
-
-    # A tag may end several elements without end tags, such as a <td> and its <tr>. The search for them crosses
-    # inline elements alone: a <li> within an inner <ul> does not end the outer <li>.
-    for place, (text, name, is_end) in enumerate(tokens):
-        if not name or name in VOID or text.endswith("/>"):
-            continue
-        if not is_end:
-            ended = None
-            for other in reversed(nesting[-MAX_ENDED:]):
-                ended_by = UNENDED.get(tokens[other][1])
-                if ended_by is None and tokens[other][1] not in INLINE:
-                    break
-                if ended_by is not None and name in ended_by:
-                    ended = other
-            if ended is not None:
-                end_without_tag(ended - 1, place)
-            open_elements.setdefault(name, []).append(place)
-            nesting.append(place)
-        elif open_elements.get(name):
-            begin = open_elements[name].pop()
-            ends[begin] = place + 1
-            depth = bisect_left(nesting, begin)
-            if depth < len(nesting) and nesting[depth] == begin:  # not so if elements overlap
-                end_without_tag(begin, place)
-                nesting.pop()
-    end_without_tag(-1, len(tokens))
-    return ends
-
-
-def _tokens(page: str, is_xml: bool) -> list[tuple[str, str, bool]]:
-    """(text, "", False) for words, (text, name, whether it is an end tag) for tags; "!--" names comments and others.
-
-    Every character of the page is in one token.
-    """
-    # A "<" begins a tag, a CDATA section, code of a template, a comment or a declaration; or nothing, and is text.
-    tokens: list[tuple[str, str, bool]] = []
-    place = last = 0
-    last_cdata = page.rfind(END_OF_CDATA) if is_xml else -1  # a search that finds none costs the whole page
-    while (start := page.find("<", place)) >= 0:
-        is_end = page.startswith("/", start + 1)
-        name_match = _NAME.match(page, start + 1 + is_end)
-        if name_match:
-            name, end = name_match[0].lower(), _end_of_tag(page, name_match.end())
-        elif (
-            is_xml
-            and page.startswith(CDATA, start)
-            and start < last_cdata
-            and (end := page.find(END_OF_CDATA, start)) >= 0
-        ):
-            name, is_end, end = CDATA, False, end + len(END_OF_CDATA)
-        elif (
-            page.startswith(("%", "?") if is_xml else ("%", "?=", "?php"), start + 1)
-            and (end := page.find(page[start + 1] + ">", start, start + MAX_TEMPLATE)) >= 0
-        ):
-            # What a template writes is within its sentence, what it does is not.
-            name, is_end, end = "!--" if page[start + 2 : start + 3] in "=-" else "!", False, end + 2
-        elif page.startswith(("!", "?", "/"), start + 1):
-            comment = page.startswith("<!--", start)
-            name, is_end = "!--" if comment else "!", False
-            end = page.find("-->" if comment else ">", start + 2)
-            end += 0 if end < 0 else 3 if comment else 1
-        else:
-            place = start + 1  # a "<" that begins nothing
-            continue
-
-        # The content of a raw element, such as a script, is part of its start tag's token: a "<" in it is not a tag.
-        if last < start:
-            tokens.append((page[last:start], "", False))
-        if end < 0:  # it never ends, and no later one can
-            tokens.append((page[start:], "!", False))
-            return tokens
-        if name in RAW and not is_end and not (is_xml and page.startswith("/>", end - 2)):
-            close = re.compile(rf"</{name}(?=[\s/>])", re.IGNORECASE).search(page, end)
-            end = close.start() if close else len(page)
-        tokens.append((page[start:end], name, is_end))
-        place = last = end
-    if last < len(page):
-        tokens.append((page[last:], "", False))
-    return tokens
-
-
-def _end_of_tag(page: str, place: int) -> int:
-    """Behind the tag's ">", or −1 if there is none. Quotes matter only for values."""
-    while True:
-        match = _UNQUOTED.match(page, place)
-        assert match
-        place = match.end()
-        if place == len(page):
-            return -1
-        if page[place] == ">":
-            return place + 1
-        value = _VALUE.match(page, place)
-        assert value
-        place = value.end()
-        if value[1]:
-            place = page.find(value[1], place) + 1
-            if place == 0:
-                return -1
-
-
 def _cdata(text: str, codec: str) -> str:
     """The text of a CDATA section, which knows no references: what needs one stands outside."""
     written = text.replace(END_OF_CDATA, f"]]{END_OF_CDATA}{CDATA}>")
@@ -434,7 +397,8 @@ def _cdata(text: str, codec: str) -> str:
     return "".join(signs)
 
 
-def _escape(text: str, codec: str) -> str:
+def _escape(text: str, codec: str, quote: str = "") -> str:
     escaped = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     escaped = escaped.replace("\xa0", "&#160;")  # XML has no &nbsp;
+    escaped = escaped.replace(quote, f"&#{ord(quote)};") if quote else escaped
     return escaped if codec == "utf-8" else escaped.encode(codec, "xmlcharrefreplace").decode(codec)

@@ -28,7 +28,7 @@ from markdown_it.rules_inline import (
 )
 from markdown_it.token import Token
 
-from heed.apps.documents.html import ATOMS, CODE, INLINE
+from heed.apps.documents.html_elements import ATOMS, CODE, INLINE
 from heed.apps.documents.items import Item, Tag, as_cut
 from heed.apps.documents.markdown_blocks import ELEMENT, Parser, SourceMap
 from heed.text.character_references import resolved

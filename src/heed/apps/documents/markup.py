@@ -9,7 +9,7 @@ from typing import Literal
 from xml.parsers import expat
 
 from heed.apps.documents.formats import text_job
-from heed.apps.documents.html import INLINE
+from heed.apps.documents.html_elements import INLINE
 from heed.apps.documents.translation import TranslationJob
 from heed.errors import HeedError
 
@@ -46,7 +46,15 @@ def marked_up_job(
     marked: HTMLText | XMLText = HTMLText(ignored)
     if "outline" in asked:
         marked = XMLText(ignored=ignored, splitting=splitting, non_splitting=non_splitting, outline=asked["outline"])
-    page = yield from text_job(marked.page(text, place), format="html", language=language, target=target, keep=keep)
+    # What an attribute of XML means is its reader's to know.
+    page = yield from text_job(
+        marked.page(text, place),
+        format="html",
+        language=language,
+        target=target,
+        keep=keep,
+        attributes="outline" not in asked,
+    )
     return marked.text(page)
 
 
@@ -94,7 +102,7 @@ class XMLText:
 
     def text(self, page: str) -> str:
         plain = page.removeprefix(DECLARATION).replace(f' {self._mark} translate="no"', "")
-        return re.sub(rf"(</?)(?:span |){self._mark}-", r"\1", plain)
+        return re.sub(rf"(</?)(?:span|div) {self._mark}-", r"\1", plain)
 
     def page(self, text: str, place: int) -> str:
         """Each tag as one of HTML within a sentence, or as one that ends it. HeedError if it is not well-formed."""
@@ -106,7 +114,7 @@ class XMLText:
             parents += parent.children
             for element in parent.children:
                 inline = self._is_inline(element.name, among_words=parent.has_words)
-                before = f"span {self._mark}-" if inline else f"{self._mark}-"
+                before = f"{'span' if inline else 'div'} {self._mark}-"
                 after = f' {self._mark} translate="no"' if element.name in self.ignored else ""
                 tags[element.start + 1] = before.encode(), element.name.encode(), after.encode()
                 if content.startswith(f"</{element.name}".encode(), element.end):

@@ -34,7 +34,7 @@ class Sentence(NamedTuple):
 # Yields sentences, is sent a translation of each, and returns the result, such as a document.
 TranslationJob = Generator[list[Sentence], Sequence[Translated], T]
 
-_RUN = re.compile(f"[{WHITE_SPACE}]+")
+_RUN = re.compile(f"[{WHITE_SPACE}\xad]+")  # the model reads a space, and nothing where a word may be divided
 # An element that begins or ends within a sentence joins the sentences that it touches, up to this many characters.
 MAX_JOINED = 2_000
 
@@ -52,7 +52,7 @@ def run_job(job: TranslationJob[T], translate: Translate) -> T:
 
 @dataclass(frozen=True, eq=False)
 class Question:
-    """What the model is asked for a sentence: its words on one line, with single spaces.
+    """What the model is asked for a sentence: its words on one line, with single spaces and no soft hyphens.
 
     starts, original_starts: where its words begin in the line and in the sentence.
     """
@@ -64,16 +64,18 @@ class Question:
 
     @classmethod
     def of(cls, sentence: TaggedText) -> "Question":
-        words, starts, original_starts, length, last = [], [], [], 0, 0
+        words: list[str] = []
+        starts, original_starts, length, last, gap = [], [], 0, 0, ""
         for run in [*_RUN.finditer(sentence.text), None]:
-            word = sentence.text[last : run.start() if run else None]
-            if word:
-                words.append(word)
-                starts.append(length)
+            if word := sentence.text[last : run.start() if run else None]:
+                words += [gap, word] if words else [word]
+                starts.append(length + len(gap))
                 original_starts.append(last)
-                length += len(word) + 1
-            last = run.end() if run else last
-        return cls(sentence, " ".join(words), starts, original_starts)
+                length, gap = length + len(gap) + len(word), ""
+            if run:
+                last = run.end()
+                gap = " " if words and run[0].strip("\xad") else ""
+        return cls(sentence, "".join(words), starts, original_starts)
 
     @property
     def has_tags(self) -> bool:
