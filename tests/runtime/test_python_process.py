@@ -25,7 +25,7 @@ assert "MKL and oneDNN" not in _libraries()
 """,
     "workers of parts": """
 from heed.data.preparation.shard import ShardLoading
-from heed.leases.crews import Processes
+from heed.leases.workforce import Processes
 crew = Processes(ShardLoading("nowhere", 1), n_gpus=0)
 crew.start(0)
 (event,) = crew.events(60)
@@ -56,7 +56,7 @@ with spawn_workers(2, [], report=print, program=program) as workers:
     "actors of Ray": """
 from heed.data.preparation.shard import ShardLoading
 from heed.errors import HeedError
-from heed.leases.crews import RayActors
+from heed.leases.workforce import RayActors
 crew = RayActors(ShardLoading("nowhere", 1), address="auto", n_workers=1, gpus=0)
 crew.start(0)
 (event,) = crew.events(60)

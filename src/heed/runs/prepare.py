@@ -5,7 +5,7 @@ from pathlib import Path
 from heed.data.corpora.download import Corpora
 from heed.data.preparation.job import Preparation, Workforce
 from heed.errors import HeedError
-from heed.leases.inputs import PLANNED_SECONDS
+from heed.leases.plan import PLANNED_SECONDS
 from heed.runs.folder import open_run_folder, recipe_of_run
 from heed.runs.recipe import Recipe
 from heed.runs.tasks.translation_task import TranslationTask

@@ -11,7 +11,7 @@ from heed.data.preparation.job import Preparation, Workforce
 from heed.data.reading.files import training_files
 from heed.data.reading.text_files import TextFiles
 from heed.data.settings import DataSettings
-from heed.leases.inputs import PLAN
+from heed.leases.plan import PLAN
 from heed.runtime.manifest import MANIFEST, sha256_of
 from heed.text.tokenizer import TokenizerSettings
 

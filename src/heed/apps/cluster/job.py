@@ -33,11 +33,11 @@ from heed.data.reading.rows import Columns, Format
 from heed.decoding.loading import choose_precision, load_models, recipe_settings
 from heed.decoding.settings import DecodingOptions, SamplingSettings
 from heed.errors import HeedError
-from heed.leases.crews import Crew, Processes, RayActors, ThisProcess, check_address
-from heed.leases.driver import Driver, Outcome
-from heed.leases.inputs import InputWatch, counted
+from heed.leases.job import Driver, Outcome
 from heed.leases.packages import needed
+from heed.leases.plan import InputWatch, counted
 from heed.leases.storage import is_passing, is_url, joined, read_whole, write_whole
+from heed.leases.workforce import Crew, Processes, RayActors, ThisProcess, check_address
 from heed.runtime.cores import n_cores
 from heed.runtime.device import DecodingPrecisionChoice
 from heed.runtime.files import remove_unfinished

@@ -19,7 +19,7 @@ from heed.data.reading.parquet import common_schema
 from heed.data.reading.rows import FORMATS, Columns, Format, Range
 from heed.data.reading.tables import TableReader
 from heed.errors import HeedError
-from heed.leases.inputs import (
+from heed.leases.plan import (
     PLAN,
     Count,
     Input,

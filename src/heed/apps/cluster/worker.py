@@ -21,7 +21,7 @@ from heed.apps.documents.translation import Question
 from heed.data.reading.columns import Sources
 from heed.data.reading.rows import Rows
 from heed.errors import HeedError
-from heed.leases.inputs import InputWatch
+from heed.leases.plan import InputWatch
 from heed.leases.storage import facts, joined, whole, write_whole
 from heed.leases.worker import StopAll, attempted, serve
 from heed.text.alignment import Translated

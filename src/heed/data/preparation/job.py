@@ -35,9 +35,9 @@ from heed.data.reading.pairs import Pair, TrainingText, count_pairs, read_pairs,
 from heed.data.reading.text_files import TextFiles
 from heed.data.settings import DataSettings
 from heed.errors import HeedError
-from heed.leases.crews import Crew, Processes, RayActors, ThisProcess, check_address
-from heed.leases.driver import Driver, Outcome
-from heed.leases.inputs import PLAN, counted
+from heed.leases.job import Driver, Outcome
+from heed.leases.plan import PLAN, counted
+from heed.leases.workforce import Crew, Processes, RayActors, ThisProcess, check_address
 from heed.runtime.cores import n_cores
 from heed.runtime.files import remove_unfinished, whole_file
 from heed.runtime.json_files import read_json, write_json

@@ -23,7 +23,7 @@ from heed.data.reading.columns import format_of
 from heed.data.reading.pairs import ExaminedSource, PairRange, examine_source
 from heed.data.reading.text_files import TextFiles
 from heed.errors import HeedError
-from heed.leases.inputs import (
+from heed.leases.plan import (
     PLAN,
     Count,
     Input,

@@ -28,7 +28,7 @@ from heed.data.reading.dev_split import HeldOut, pair_hash
 from heed.data.reading.lines import LineFault
 from heed.data.reading.pairs import UNREADABLE, Pair, PairReader, read_pairs
 from heed.errors import HeedError
-from heed.leases.inputs import Count, InputWatch, read_sidecar
+from heed.leases.plan import Count, InputWatch, read_sidecar
 from heed.leases.storage import facts
 from heed.leases.worker import attempted, serve
 from heed.runtime.files import whole_file

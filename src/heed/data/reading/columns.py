@@ -11,8 +11,8 @@ from heed.data.reading.parquet import ParquetReader, examine_parquet
 from heed.data.reading.rows import Columns, Examined, Format, Range, Reader, Rows
 from heed.data.reading.tables import TableReader
 from heed.errors import HeedError
-from heed.leases.inputs import Input
 from heed.leases.packages import needed
+from heed.leases.plan import Input
 from heed.leases.storage import facts, unpacked_name
 
 

@@ -13,7 +13,7 @@ from heed.data.reading.line_files import LineReader
 from heed.data.reading.lines import LineFault, read_lines, refuse_faulty, refuse_other_formats, text_of
 from heed.data.reading.rows import Columns, Range
 from heed.errors import HeedError
-from heed.leases.inputs import Input
+from heed.leases.plan import Input
 from heed.text.line_rules import is_blank
 
 FilePair = tuple[Path, Path]

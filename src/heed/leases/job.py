@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from heed.errors import HeedError
-from heed.leases.crews import Crew, Event
+from heed.leases.workforce import Crew, Event
 
 
 @dataclass(frozen=True)

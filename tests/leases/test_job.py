@@ -7,8 +7,8 @@ from collections import deque
 import pytest
 
 from heed.errors import HeedError
-from heed.leases.crews import Event
-from heed.leases.driver import Driver, Outcome, Patience
+from heed.leases.job import Driver, Outcome, Patience
+from heed.leases.workforce import Event
 
 FAST = Patience(first_pause=0.001, longest_pause=0.002, shortest_silence=0.02, pending=0.01, polled=0.001, said=0.0)
 DONE = {"done": {"rows": 1, "bad_rows": 0, "seconds": 0.0, "tokens": 1}}
