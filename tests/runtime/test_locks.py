@@ -42,6 +42,20 @@ def test_a_lock_names_who_holds_it_and_is_free_again(tmp_path):
         assert (tmp_path / ".lock").read_text() == str(os.getpid())
 
 
+def test_those_who_share_a_folder_keep_others_out_and_a_lock_that_was_removed_keeps_nobody(tmp_path):
+    with locked(tmp_path, shared=True):
+        with locked(tmp_path, shared=True), pytest.raises(Busy), locked(tmp_path):
+            pass
+        with pytest.raises(Busy), locked(tmp_path):
+            pass
+    with locked(tmp_path), pytest.raises(Busy), locked(tmp_path, shared=True):
+        pass
+    with locked(tmp_path):
+        (tmp_path / ".lock").unlink()
+        with locked(tmp_path):
+            assert (tmp_path / ".lock").exists()
+
+
 def test_where_there_are_no_locks_nobody_works_unless_told_to(tmp_path, monkeypatch):
     def without_locks(*_):
         raise OSError(errno.ENOLCK, "No locks available")

@@ -1,4 +1,4 @@
-"""Leases the parts of a plan to the workers of a crew, until all are there or given up."""
+"""A job: the parts of a plan that are not there yet are leased to workers, until all are there or given up."""
 
 import heapq
 import math
@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from heed.errors import HeedError
-from heed.leases.workforce import Crew, Event
+from heed.leases.plan import counted
+from heed.leases.worker import Loading
+from heed.leases.workforce import Crew, Event, Workforce
 
 
 @dataclass(frozen=True)
@@ -51,16 +53,77 @@ class _Part:
 
 @dataclass
 class Outcome:
-    """The result of a driver's run: the sidecars of all its parts, and the parts given up, with the reason."""
+    """The result of a job: the sidecars of all its parts, and the parts given up, with the reason.
+
+    before: those that were there before.
+    """
 
     said: dict[int, dict[str, Any]] = field(default_factory=dict)
     given_up: dict[int, str] = field(default_factory=dict)
+    before: frozenset[int] = frozenset()
+
+    @property
+    def new(self) -> dict[int, dict[str, Any]]:
+        """The sidecars of parts that were not there before."""
+        return {part: said for part, said in self.said.items() if part not in self.before}
 
 
 class Named(Protocol):
     """A plan of numbered parts that have names."""
 
     def name_of(self, part: int) -> str: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """Parts of one kind.
+
+    doing: a word such as "Encoding"; noun: for one part. sidecar: what the sidecar of a part says, None unless the
+    part is there and whole. progress: a line, given what is done so far and how many parts there are. check: raises to
+    end the work.
+    """
+
+    plan: Named
+    loading: Loading
+    doing: str
+    noun: str
+    sidecar: Callable[[int], dict[str, Any] | None]
+    report: Callable[[str], None]
+    progress: Callable[[Outcome, int], str] | None = None
+    check: Callable[[Outcome], None] = lambda outcome: None
+
+    def run(self, parts: Iterable[int], workforce: Workforce) -> Outcome:
+        """Has those parts made that are of this share and not there. Parts may be given up."""
+        mine = workforce.part_of_work(parts)
+        outcome = Outcome({part: said for part in mine if (said := self.sidecar(part)) is not None})
+        outcome.before = frozenset(outcome.said)
+        todo = [part for part in mine if part not in outcome.said]
+        if outcome.said:
+            self.report(f"{len(outcome.said):,} of {counted(len(mine), self.noun)} are already there.")
+        if not todo:
+            return outcome
+        crew, n_workers, who = workforce.hire(self.loading, len(todo))
+        self.report(f"{self.doing} {counted(len(todo), self.noun)}, {who}.")
+        progress = self.progress or self._line
+        driver = Driver(self.plan, crew, n_workers=n_workers, report=self.report, progress=progress, check=self.check)
+        try:
+            driver.run(todo, outcome)
+        finally:
+            crew.close()
+        return outcome
+
+    def _line(self, outcome: Outcome, n_parts: int) -> str:
+        return f"{self.doing}: {len(outcome.said):,} of {n_parts:,} done."
+
+    def refuse_given_up(self, outcome: Outcome) -> None:
+        """HeedError names the parts that were given up."""
+        if outcome.given_up:
+            n_parts = len(outcome.said) + len(outcome.given_up)
+            names = ", ".join(self.plan.name_of(part) for part in sorted(outcome.given_up)[:10])
+            raise HeedError(
+                f"{len(outcome.given_up):,} of {n_parts:,} {self.noun}s were given up ({names}): "
+                f"{outcome.given_up[min(outcome.given_up)]} Run the same command again for them."
+            )
 
 
 class Driver:

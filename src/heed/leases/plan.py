@@ -16,8 +16,7 @@ from pydantic import BaseModel, Field, ValidationError
 from heed.config import shown
 from heed.errors import HeedError
 from heed.leases.storage import Facts, facts, is_url, read_whole, write_whole
-from heed.leases.worker import StopAll
-from heed.runtime.locks import LOCK, locked
+from heed.runtime.locks import locked
 from heed.runtime.manifest import sha256_of
 
 PLAN = "plan.json"
@@ -34,6 +33,10 @@ class PlanFile(BaseModel):
 
     format: int
     checksum: str | None = None
+
+
+class StopAll(HeedError):
+    """A fault of a part for which no other part is worth making."""
 
 
 M = TypeVar("M", bound=BaseModel)
@@ -129,7 +132,7 @@ def check_offsets(ranges: Iterable[tuple[int, int, int, int]], names: Sequence[s
 
 def counted(n: int, noun: str) -> str:
     """The number and the noun, such as "1 part" or "2 parts"."""
-    return f"{n:,} {noun}{'' if n == 1 else 's'}"
+    return f"{n:,} {noun}{'' if n == 1 else 'es' if noun.endswith('s') else 's'}"
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -206,11 +209,10 @@ def planning(out: str) -> Iterator[None]:
         return
     folder = Path(out)
     made = [one for one in (folder, *folder.parents) if not one.exists()]
-    with locked(folder, wait=PLANNED_SECONDS):
-        try:
+    try:
+        with locked(folder, wait=PLANNED_SECONDS, stays=False):
             yield
-        finally:
-            with suppress(OSError):
-                (folder / LOCK).unlink()
-                for one in made if not (folder / PLAN).exists() else ():
-                    one.rmdir()
+    finally:
+        with suppress(OSError):
+            for one in made if not (folder / PLAN).exists() else ():
+                one.rmdir()

@@ -1,8 +1,8 @@
 """A worker's side of a lease: a numbered part is asked for, and what became of it is answered.
 
-A worker is called in this process, is an actor of Ray, or is a process of its own, whose module calls `serve`: it reads
-numbers of parts from standard input, a line each, and answers with lines of JSON on standard output, first {"ready":
-true}, then what `attempt` gives. It ends when standard input does.
+A worker is called in this process, is an actor of Ray, or is a process of its own: it reads numbers of parts from
+standard input, a line each, and answers with lines of JSON on standard output, first {"ready": true}, then what
+`attempt` gives. It ends when standard input does.
 """
 
 import json
@@ -10,31 +10,40 @@ import os
 import queue
 import sys
 import threading
-from collections.abc import Callable
-from typing import IO, Any, ClassVar, Protocol
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from importlib import import_module
+from typing import IO, Any, Protocol
 
 from heed.errors import HeedError, is_out_of_memory, place_of
-from heed.leases.storage import is_passing
+from heed.leases.plan import Input, InputWatch, StopAll
+from heed.leases.storage import is_passing, write_whole
 from heed.runtime.process_tuning import tune_process
+from heed.runtime.python_process import python_command
 
 
 class LeaseWorker(Protocol):
-    """Makes parts."""
+    """Makes the parts of a plan."""
 
-    def attempt(self, part: int) -> dict[str, Any]:
-        """The answer of `attempted`."""
+    def inputs(self, part: int) -> Sequence[Input]:
+        """The files that a part is made of."""
+
+    def done(self, part: int) -> dict[str, Any] | None:
+        """What the sidecar of a part says; None unless the part is there and whole."""
+
+    def make(self, part: int) -> dict[str, Any]:
+        """Writes a part, whole or not at all; what its sidecar is to say."""
+
+    def sidecar(self, part: int) -> str:
+        """The name of a part's sidecar."""
 
     def close(self) -> None:
-        """Closes what the worker has opened."""
+        """Closes the files that are open; the worker can be used again."""
 
 
 class Loading(Protocol):
-    """The settings of a worker, a frozen dataclass of what JSON can write.
-
-    module: the name of the module whose `main` serves in a process of its own, given the settings as its argument.
-    """
-
-    module: ClassVar[str]
+    """The settings of a worker, a frozen dataclass of what JSON can write."""
 
     @property
     def threads(self) -> int: ...
@@ -47,29 +56,53 @@ class Loading(Protocol):
         """The worker. HeedError if it cannot work at all."""
 
 
-class StopAll(HeedError):
-    """A fault of a part for which no other part is worth making."""
+class Attempts:
+    """Attempts of a worker at parts. A part's sidecar comes last, so that a part that has one is whole."""
+
+    def __init__(self, worker: LeaseWorker):
+        self._worker, self._watch = worker, InputWatch()
+
+    def sidecar(self, part: int) -> dict[str, Any]:
+        """What the sidecar of a part says, which is made unless it is there ("made"), and the "seconds" it took."""
+        worker, started = self._worker, time.monotonic()
+        said = worker.done(part)
+        is_new = said is None
+        if said is None:
+            inputs = worker.inputs(part)
+            self._watch.check(inputs)
+            said = worker.make(part)
+            self._watch.check(inputs)  # again: what was read must be what was planned
+            write_whole(worker.sidecar(part), json.dumps(said, indent=1, ensure_ascii=False) + "\n")
+        return {"seconds": time.monotonic() - started, **said, "made": is_new}
+
+    def attempt(self, part: int) -> dict[str, Any]:
+        """{"done": what `sidecar` gives}, or {"failed": a line, "again": whether another attempt may succeed}.
+
+        {"stop": a line} for StopAll.
+        """
+        try:
+            return {"done": self.sidecar(part)}
+        except StopAll as error:
+            return {"stop": str(error)}
+        except HeedError as error:
+            return {"failed": str(error), "again": is_passing(error)}
+        except Exception as error:  # one part's fault must not end the others
+            self.close()
+            if not is_passing(error) and not is_out_of_memory(error):
+                message = f"{type(error).__name__} at {place_of(error)}: {' '.join(str(error).split())}"
+                return {"failed": f"internal error, {message}", "again": False}
+            return {"failed": " ".join(str(error).split()) or type(error).__name__, "again": True}
+
+    def close(self) -> None:
+        """Closes what the worker has opened."""
+        self._worker.close()
 
 
-def attempted(
-    make: Callable[[int], dict[str, Any]], part: int, *, clean_up: Callable[[], None] = lambda: None
-) -> dict[str, Any]:
-    """{"done": what `make` returns}, or {"failed": a line, "again": whether another attempt may succeed}.
-
-    {"stop": a line} for StopAll. clean_up: called after an error that is not a HeedError.
-    """
-    try:
-        return {"done": make(part)}
-    except StopAll as error:
-        return {"stop": str(error)}
-    except HeedError as error:
-        return {"failed": str(error), "again": is_passing(error)}
-    except Exception as error:  # one part's fault must not end the others
-        clean_up()
-        if not is_passing(error) and not is_out_of_memory(error):
-            message = f"{type(error).__name__} at {place_of(error)}: {' '.join(str(error).split())}"
-            return {"failed": f"internal error, {message}", "again": False}
-        return {"failed": " ".join(str(error).split()) or type(error).__name__, "again": True}
+def command_of(loading: Loading) -> list[str]:
+    """The command of a worker in a process of its own, which `main` reads."""
+    settings: Any = loading  # of a class that is a dataclass
+    kind = type(loading)
+    return python_command("-m", __name__, f"{kind.__module__}:{kind.__qualname__}", json.dumps(asdict(settings)))
 
 
 def serve(make: Callable[[], LeaseWorker]) -> None:
@@ -80,7 +113,7 @@ def serve(make: Callable[[], LeaseWorker]) -> None:
     parts: queue.SimpleQueue[int] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(parts,), daemon=True).start()
     try:
-        worker = make()
+        attempts = Attempts(make())
     except HeedError as error:
         _answer(answers, {"refused": str(error)})
         sys.exit(1)
@@ -90,7 +123,7 @@ def serve(make: Callable[[], LeaseWorker]) -> None:
         sys.exit(f"A worker cannot start: {' '.join(str(error).split())}")  # whoever started it tries again
     _answer(answers, {"ready": True})
     while True:
-        _answer(answers, worker.attempt(parts.get()))
+        _answer(answers, attempts.attempt(parts.get()))
 
 
 def _listen(parts: "queue.SimpleQueue[int]") -> None:
@@ -103,3 +136,18 @@ def _listen(parts: "queue.SimpleQueue[int]") -> None:
 def _answer(answers: IO[str], content: dict[str, Any]) -> None:
     answers.write(json.dumps(content) + "\n")
     answers.flush()
+
+
+def main() -> None:
+    """Serves as a process of its own, as `command_of` says."""
+
+    def make() -> LeaseWorker:
+        module, _, kind = sys.argv[1].partition(":")
+        worker: LeaseWorker = getattr(import_module(module), kind)(**json.loads(sys.argv[2])).make()
+        return worker
+
+    serve(make)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,4 +1,4 @@
-"""Crews: the workers of a driver, in this process, in processes of this machine, or actors of Ray.
+"""Who works: this process, several of this machine, or actors of Ray.
 
 A crew starts a worker for a numbered slot, hands it a part, and tells what became of both.
 """
@@ -13,21 +13,102 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import chdir, contextmanager, suppress
-from dataclasses import asdict, replace
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, cast
 
 from heed.errors import HeedError
 from heed.leases.packages import needed
-from heed.leases.worker import LeaseWorker, Loading
+from heed.leases.plan import counted
+from heed.leases.worker import Attempts, Loading, command_of
+from heed.runtime.cores import n_cores
 from heed.runtime.process_tuning import tune_process
-from heed.runtime.python_process import HOME, python_command, python_environment
+from heed.runtime.python_process import HOME, python_environment
 
 LOOPBACK = "127.0.0.1"
 CONNECTED_SECONDS = 10.0
 STORE_BYTES = 2**27  # of Ray's shared memory, which parts do not pass through
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workforce:
+    """Who works, and on how many of the parts.
+
+    cluster: "none", or a Ray cluster: "auto" or an address. n_workers: without a cluster, processes of this machine, 0
+    for as many as there is room for, None for this process alone; in a cluster, 0 and None are as many as it has room
+    for. threads: of each; None for an equal share of the cores. gpus: of each. share: the i-th of n shares, from 1.
+    """
+
+    cluster: str = "none"
+    n_workers: int | None = None
+    threads: int | None = None
+    gpus: float = 0
+    share: tuple[int, int] = (1, 1)
+
+    @property
+    def is_this_process(self) -> bool:
+        """Whether no other process works."""
+        return self.cluster == "none" and self.n_workers in (None, 1)
+
+    def part_of_work(self, parts: Iterable[int]) -> list[int]:
+        """Those that are this share's."""
+        i, n = self.share
+        return [part for part in parts if part % n == i - 1]
+
+    def check(self) -> None:
+        """HeedError for what cannot work, before hours of reading."""
+        if self.cluster == "none":
+            if self.gpus not in (0, 1):
+                raise HeedError(f"--gpus-per-worker {self.gpus:g}: expected 0 or 1, or a Ray cluster that shares GPUs.")
+            return
+        check_address(self.cluster)
+        if find_spec("ray") is None:  # imported later: see `_stay_on_loopback`
+            needed("ray", "--cluster works with")
+
+    def n_local(self) -> int:
+        """How many workers this machine would have."""
+        if self.n_workers is None:
+            return 1
+        if self.n_workers or not self.gpus:
+            return self.n_workers or max(1, n_cores() // (self.threads or 1))
+        return max(1, int(_n_gpus() / self.gpus))
+
+    def hire(self, loading: Loading, n_parts: int) -> "tuple[Crew, int, str]":
+        """A crew, how many workers it has, which is no more than there are parts, and a few words for both."""
+        if self.is_this_process:
+            return ThisProcess(_with_threads(loading, self.threads or n_cores())), 1, "in this process"
+        if self.cluster == "none":
+            n_workers = min(n_parts, self.n_local())
+            threads = self.threads or max(1, n_cores() // n_workers)
+            who = f"by {counted(n_workers, 'process')} of {counted(threads, 'thread')}"
+            return Processes(_with_threads(loading, threads), n_gpus=_n_gpus() if self.gpus else 0), n_workers, who
+        threads = self.threads or 1
+        crew = RayActors(
+            _with_threads(loading, threads), address=self.cluster, n_workers=self.n_workers or None, gpus=self.gpus
+        )
+        room = int(crew.gpus() / self.gpus) if self.gpus else crew.cpus() // threads
+        n_workers = min(n_parts, self.n_workers or max(1, room))
+        who = f"by {counted(n_workers, 'worker')} of {counted(threads, 'thread')} on a Ray cluster"
+        if crew.is_open():
+            who += (
+                ", whose ports are open: without RAY_AUTH_MODE=token, whoever reaches one can run code there; keep "
+                "them in a private network"
+            )
+        return crew, n_workers, who
+
+
+def _with_threads(loading: Loading, threads: int) -> Loading:
+    settings: Any = loading  # of a class that is a dataclass
+    return cast("Loading", replace(settings, threads=threads))
+
+
+def _n_gpus() -> int:
+    import torch
+
+    return torch.cuda.device_count()
 
 
 class Event(NamedTuple):
@@ -59,7 +140,7 @@ class ThisProcess:
     """A crew of one, which works while events are awaited."""
 
     def __init__(self, loading: Loading):
-        self._worker: LeaseWorker = loading.make()
+        self._worker = Attempts(loading.make())
         self._events: list[Event] = []
         self._part: int | None = None
 
@@ -97,7 +178,7 @@ class Processes:
             loading = replace(loading, device=f"cuda:{slot % self._n_gpus}")
         threads = str(loading.threads)
         worker = subprocess.Popen(
-            python_command("-m", loading.module, json.dumps(asdict(loading))),
+            command_of(loading),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -159,14 +240,14 @@ class _Actor:
 
     def __init__(self, loading: Loading):
         tune_process()
-        self._worker = loading.make()
+        self._worker = Attempts(loading.make())
 
     def ready(self) -> bool:
         """Answers: an actor that does so is alive, and its worker made."""
         return True
 
     def attempt(self, part: int) -> dict[str, Any]:
-        """As the worker's."""
+        """As `Attempts.attempt`."""
         return self._worker.attempt(part)
 
 
@@ -178,25 +259,24 @@ class RayActors:
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         # Else Ray packs the current folder, with all its files, if `uv run` has started this process.
         os.environ["RAY_ENABLE_UV_RUN_RUNTIME_ENV"] = "0"
-        self._ray = ray = needed("ray", "--cluster works with")
         options: dict[str, Any] = {"log_to_driver": False, "logging_level": "error", "namespace": "heed"}
         there = _running_cluster() if address == "auto" else address
+        if there is not None:
+            check_address(there)
+        if there is None or _is_on_loopback(there):
+            _stay_on_loopback()
+        self._ray = ray = needed("ray", "--cluster works with")
         with _unreachable_is_an_error(address), chdir(HOME):  # Ray's workers import from the current folder
             if there is None:
-                _stay_on_loopback()
                 n_cpus = (n_workers or os.cpu_count() or 1) * loading.threads
                 ray.init(
                     address="local",
                     num_cpus=n_cpus,
                     include_dashboard=False,
                     object_store_memory=STORE_BYTES,
-                    _node_ip_address=LOOPBACK,
                     **options,
                 )
             else:
-                check_address(there)
-                if _is_on_loopback(there):
-                    _stay_on_loopback()
                 ray.init(address=address, **options)  # "auto" as it is: only then Ray takes its token from the home
         self._loading = loading
         self._actor = ray.remote(_Actor).options(
@@ -268,7 +348,7 @@ def _unreachable_is_an_error(address: str) -> Iterator[None]:
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise HeedError(
             f"--cluster {address}: no Ray cluster can be reached there ({' '.join(str(error).split())[:200]}); "
-            "start one with ray start --head, set RAY_AUTH_MODE=token if it has a token, or take --cluster local."
+            "start one with ray start --head, set RAY_AUTH_MODE=token if it has a token, or take --workers."
         ) from None
 
 
@@ -277,55 +357,68 @@ def _cause(error: BaseException) -> BaseException | None:
 
 
 def check_address(cluster: str) -> None:
-    """HeedError unless `cluster` is none, local, auto, or an address at which something answers.
+    """HeedError unless `cluster` is none, auto, or an address at which something answers.
 
     Ray itself would try for many minutes.
     """
-    if cluster in ("none", "local", "auto"):
+    if cluster in ("none", "auto"):
         return
     match = re.fullmatch(r"(?:ray://)?\[?([^\[\]/]+?)\]?:([0-9]{1,5})", cluster)
     if match is None:
-        raise HeedError(f"--cluster {cluster}: expected none, local, auto or a Ray cluster's HOST:PORT.")
+        raise HeedError(f"--cluster {cluster}: expected none, auto or a Ray cluster's HOST:PORT.")
     try:
         socket.create_connection((match[1], int(match[2])), timeout=CONNECTED_SECONDS).close()
     except (OSError, OverflowError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise HeedError(
             f"--cluster {cluster}: nothing answers there ({reason}); start a cluster "
-            "with ray start --head, or take --cluster local."
+            "with ray start --head, or take --workers."
         ) from None
 
 
 def _stay_on_loopback() -> None:
-    """Makes this process, and the nodes that it starts, use loopback alone.
+    """Makes this process, and the nodes that it starts, use loopback alone. Ray must not have been imported yet.
 
     Ray takes this machine's other address in place of 127.0.0.1, except where it knows no clusters of several machines:
     the switch for that, which Windows and macOS have by default, is read when Ray is imported.
     """
     os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
-    needed("ray._private.ray_constants", "--cluster works with").ENABLE_RAY_CLUSTER = False
 
 
 def _running_cluster() -> str | None:
     """The address of the cluster that the environment names, or that `ray start` has made this machine part of."""
     if address := os.environ.get("RAY_ADDRESS"):
         return address
-    services = needed("ray._private.services", "--cluster works with")
     try:
         named = Path(tempfile.gettempdir(), "ray", "ray_current_cluster").read_text(encoding="ascii").strip()
-    except OSError:
+    except (OSError, UnicodeError):
         return None
-    return named if named in services.find_gcs_addresses() else None
+    host, _, port = named.rpartition(":")
+    return named if _answers(host, port) else None  # the file of a cluster that was killed stays
 
 
 def _is_on_loopback(address: str) -> bool:
     """Whether a cluster listens on loopback alone: Ray would look for it at this machine's other address."""
     host, _, port = address.rpartition(":")
-    if host not in (LOOPBACK, "localhost"):
-        return False
-    other = needed("ray.util", "--cluster works with").get_node_ip_address()
+    return host in (LOOPBACK, "localhost") and not any(
+        _answers(other, port) for other in _addresses() if other != LOOPBACK
+    )
+
+
+def _answers(host: str, port: str) -> bool:
     try:
-        socket.create_connection((other, int(port)), timeout=CONNECTED_SECONDS).close()
-    except OSError:
-        return True
-    return bool(other == LOOPBACK)
+        socket.create_connection((host, int(port)), timeout=CONNECTED_SECONDS).close()
+    except (OSError, OverflowError, ValueError):
+        return False
+    return True
+
+
+def _addresses() -> set[str]:
+    """This machine's addresses, as far as they can be told: of its name, and of what it reaches others with."""
+    addresses = set[str]()
+    with suppress(OSError):
+        addresses.update(socket.gethostbyname_ex(socket.gethostname())[2])
+    with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect(("192.0.2.1", 9))  # of no machine; nothing is sent
+        addresses.add(probe.getsockname()[0])
+    return addresses

@@ -3,9 +3,10 @@
 from pathlib import Path
 
 from heed.data.corpora.download import Corpora
-from heed.data.preparation.job import Preparation, Workforce
+from heed.data.preparation.job import Preparation
 from heed.errors import HeedError
 from heed.leases.plan import PLANNED_SECONDS
+from heed.leases.workforce import Workforce
 from heed.runs.folder import open_run_folder, recipe_of_run
 from heed.runs.recipe import Recipe
 from heed.runs.tasks.translation_task import TranslationTask
@@ -24,14 +25,18 @@ def prepare_run(recipe: Recipe, run: Path, corpora: Corpora, workforce: Workforc
         raise HeedError("training.n_teachers: the teachers come first, so heed train prepares the text.")
     report = corpora.report
     recipe = recipe_of_run(recipe, run, report=report)
-    wait = PLANNED_SECONDS if workforce.share[1] > 1 else 0.0  # other shares begin at the same time
+    are_shares = workforce.share[1] > 1  # others begin at the same time, and work side by side
+    wait = PLANNED_SECONDS if are_shares else 0.0
     with open_run_folder(recipe, run, report=report, wait=wait):
         files = TranslationTask(recipe).text_files(run, corpora)
         given, folder = _given_tokenizer(recipe, run), run / "data"
         preparation = Preparation(files, recipe.data, recipe.tokenizer, folder=folder, report=report, given=given)
         preparation.begin()
+        if not are_shares:
+            preparation.work(workforce)
+            preparation.finish()
+            return True
 
-    # Outside the lock: shares work side by side, and what two of them make is the same.
     if not preparation.work(workforce):
         return False
     with open_run_folder(recipe, run, report=report, wait=wait):

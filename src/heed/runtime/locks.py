@@ -4,7 +4,7 @@ import logging
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
@@ -26,8 +26,10 @@ class NoLocks(HeedError):
 
 
 @contextmanager
-def locked(folder: Path, *, wait: float = 0.0) -> Iterator[None]:
+def locked(folder: Path, *, wait: float = 0.0, shared: bool = False, stays: bool = True) -> Iterator[None]:
     """Keeps every other process out of a folder that does the same, however this one ends.
+
+    shared: lets others in that share the folder, too. stays: whether the lock's file stays there afterwards.
 
     If one is in, its end is awaited for `wait` seconds (a second of which is not mentioned), then Busy is raised.
     NoLocks where the file system has none, unless HEED_LOCKS=0 says that nobody else is there.
@@ -47,7 +49,7 @@ def locked(folder: Path, *, wait: float = 0.0) -> Iterator[None]:
         begun, said = time.monotonic(), False
         while True:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
                 holder, waited = _holder(file) or "another", time.monotonic() - begun
@@ -68,7 +70,7 @@ def locked(folder: Path, *, wait: float = 0.0) -> Iterator[None]:
                     "at the same time; use another one, or see to it that no other does and set HEED_LOCKS=0."
                 ) from None
         if not _is(file, path):  # whoever held it has removed it
-            with locked(folder, wait=wait):
+            with locked(folder, wait=wait, shared=shared, stays=stays):
                 yield
             return
         if _holder(file) is None:
@@ -76,7 +78,12 @@ def locked(folder: Path, *, wait: float = 0.0) -> Iterator[None]:
         file.truncate(0)
         file.write(str(os.getpid()))
         file.flush()
-        yield
+        try:
+            yield
+        finally:
+            if not stays:
+                with suppress(OSError):
+                    path.unlink()
 
 
 def _is(file: TextIO, path: Path) -> bool:

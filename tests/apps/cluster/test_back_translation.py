@@ -54,6 +54,13 @@ def test_pairs_are_translations_with_a_tag_and_the_recipe_trains(folder, heed):
     assert made.returncode == 0, made.stderr
     assert made.stdout == "out/recipe.toml\n" and "left out: 1 with a blank side; 2 in dev or a test set" in made.stderr
 
+    shares = [*options[:5], "shares", *options[6:]]
+    first = heed("back-translate", "mine.toml", *shares, "--part", "1/2", cwd=folder)
+    assert first.returncode == 0 and not first.stdout and "of other shares are still missing" in first.stderr
+    assert heed("back-translate", "mine.toml", *shares, "--part", "2/2", cwd=folder).stdout == "shares/recipe.toml\n"
+    for name in ("back-translated.src", "back-translated.tgt"):
+        assert (folder / "shares" / name).read_bytes() == (folder / "out" / name).read_bytes()
+
     # The pairs are what heed translate gives.
     targets = (folder / "out" / "back-translated.tgt").read_text().splitlines()
     assert targets == [*lines(100), "two\tcells"]
@@ -104,7 +111,7 @@ def test_samples_differ_by_seed_and_by_part(folder, heed):
         (["--mono", "absent.en", "--model", "none"], "absent.en: no such file"),
         (["--set", "data.train=['pairs.tsv']", "--model", "none"], "pairs.tsv: a .tsv has its sources first"),
         (["--top-k", "3"], "--top-k needs --sample TEMPERATURE"),
-        (["--workers", "2", "--model", "none"], "--workers is for --cluster local or Ray"),
+        (["--part", "0/2", "--model", "none"], "--part 0/2: expected I/N, from 1/N to N/N"),
         (["--set", "data.mix=[{name='own'}]"], "has a mix already"),
         (["--model", ""], "training.start_from is a model of one direction; name a model of the other direction"),
     ],

@@ -24,6 +24,7 @@ from heed.apps.cluster.plan import sidecar as read_sidecar_of
 from heed.apps.cluster.worker import Loading, Worker
 from heed.data.reading.columns import Columns
 from heed.errors import HeedError
+from heed.leases.worker import Attempts
 
 N_KILLS = int(os.environ.get("HEED_KILLS", "1"))
 EXACT = ("--precision", "fp32")
@@ -119,6 +120,21 @@ def test_shares_of_a_slurm_array_make_the_same(shards, tmp_path):
     assert not (tmp_path / "shares" / "_SUCCESS").exists()
     assert shards("--part", "1/3", out="shares").returncode == 0
     assert digest(tmp_path / "shares") == digest(tmp_path / "out")
+
+
+def test_processes_make_the_same_also_by_their_former_option(shards, tmp_path):
+    assert shards().returncode == 0
+    for out, words, who in (
+        ("two", ["--workers", 2], "Translating 4 parts, by 2 processes of 1 thread.\n"),
+        (
+            "former",
+            ["--cluster", "local", "--workers", 1],
+            "--cluster local is --workers 1 now; its former name",
+        ),
+    ):
+        made = shards(*words, out=out)
+        assert made.returncode == 0 and made.stderr.count(who) == 1, made.stderr
+        assert digest(tmp_path / out) == digest(tmp_path / "out")
 
 
 def test_another_input_model_or_setting_is_refused(shards, tmp_path):
@@ -222,7 +238,7 @@ def test_an_input_that_is_replaced_while_it_is_read_is_refused_by_name(tmp_path)
     path.write_text("a dog runs .\n" * 4)
     work = Work("translate", str(MODEL), manifest_hash(MODEL), {}, "fp32", Columns(("text",)), "text", 2)
     write_plan(str(tmp_path), make_plan([str(path)], work))
-    worker = Worker(Loading(str(tmp_path), str(MODEL), 1, "cpu", 0))
+    worker = Attempts(Worker(Loading(str(tmp_path), str(MODEL), 1, "cpu", 0)))
     assert "done" in worker.attempt(0)
     state = path.stat()
     (tmp_path / "other").write_text("a cat runs .\n" * 4)
@@ -277,8 +293,7 @@ def test_bad_rows_are_listed_up_to_a_number(shards, tmp_path):
         (["--in", "cut.txt.gz"], "cut.txt.gz: damaged gzip file"),
         (["--in", "empty.txt"], "empty.txt: no row to translate"),
         (["--in", "lines.txt", "--part", "0/3"], "--part 0/3: expected I/N, from 1/N to N/N"),
-        (["--in", "lines.txt", "--workers", "2"], "--workers is for --cluster local or Ray"),
-        (["--in", "lines.txt", "--cluster", "here"], "--cluster here: expected none, local, auto"),
+        (["--in", "lines.txt", "--cluster", "here"], "--cluster here: expected none, auto or a Ray"),
         (["--in", "lines.txt", "--cluster", "127.0.0.1:1"], "--cluster 127.0.0.1:1: nothing answers there"),
     ],
 )
@@ -372,7 +387,7 @@ def test_a_killed_worker_and_a_killed_driver_change_nothing(tmp_path):
     out, log = tmp_path / "out", tmp_path / "log"
     for kill in range(N_KILLS):
         shutil.rmtree(out, ignore_errors=True)
-        run = Run(*words, "--out", out, "--cluster", "local", "--workers", 2, log=log, out=out)
+        run = Run(*words, "--out", out, "--workers", 2, log=log, out=out)
         run.wait_for(draw.randrange(1, 10))
         os.kill(draw.choice(children_of(run.process)), signal.SIGKILL)
         run.wait_for(n_parts(out) + draw.randrange(1, 10))
@@ -383,7 +398,7 @@ def test_a_killed_worker_and_a_killed_driver_change_nothing(tmp_path):
             assert time.monotonic() < deadline, "workers outlive their driver"
             time.sleep(0.05)
         assert not (out / "_SUCCESS").exists(), kill
-        run = Run(*words, "--out", out, "--cluster", "local", "--workers", 2, log=log, out=out)
+        run = Run(*words, "--out", out, "--workers", 2, log=log, out=out)
         run.end()
         assert "are already there" in log.read_text() and "A worker is lost (its process ended" in log.read_text()
         assert digest(out) == digest(tmp_path / "whole")

@@ -7,11 +7,12 @@ import numpy as np
 
 from heed.data.corpus.shard import write_corpus
 from heed.data.corpus.sharded import VERIFIED, ShardedCorpus, write_index
-from heed.data.preparation.job import Preparation, Workforce
+from heed.data.preparation.job import Preparation
 from heed.data.reading.files import training_files
 from heed.data.reading.text_files import TextFiles
 from heed.data.settings import DataSettings
 from heed.leases.plan import PLAN
+from heed.leases.workforce import Workforce
 from heed.runtime.manifest import MANIFEST, sha256_of
 from heed.text.tokenizer import TokenizerSettings
 

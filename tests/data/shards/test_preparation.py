@@ -16,10 +16,12 @@ from heed.data.corpus.shard import ParallelCorpus
 from heed.data.preparation import job
 from heed.data.preparation import plan as plans
 from heed.data.preparation import rules as filters
-from heed.data.preparation.job import Workforce
 from heed.data.preparation.shard import ShardLoading
 from heed.data.reading.files import refuse_both_sides, training_files
 from heed.errors import HeedError
+from heed.leases.worker import Attempts
+from heed.leases.workforce import Workforce
+from heed.runtime.locks import Busy, locked
 from heed.text.tokenizer import TokenizerSettings, train_tokenizer
 
 SETTINGS = TokenizerSettings(vocab_size=600)
@@ -103,7 +105,7 @@ def test_one_shard_is_the_same_by_however_many_workers_it_is_made(tmp_path, text
     for name, pairs, workforce in (
         ("one", 10**6, Workforce()),
         ("parts", 70, Workforce(threads=1)),
-        ("processes", 70, Workforce(cluster="local", n_workers=2, threads=1)),
+        ("processes", 70, Workforce(n_workers=2, threads=1)),
     ):
         monkeypatch.setattr(job, "SHARD_PAIRS", pairs)
         lines[name] = list[str]()
@@ -178,11 +180,24 @@ def test_who_works_and_how_the_work_is_shared_changes_no_byte(tmp_path, text, to
     assert digest(tmp_path / "shares") == expected
 
 
+def test_shards_are_made_by_one_preparation_or_by_shares_that_end_before_anyone_finishes(tmp_path, text, tokenizer):
+    made = preparation(settings(*text), tmp_path / "run", given=tokenizer)
+    made.begin()
+    shards = tmp_path / "run/data/shards"
+    with locked(shards, shared=True):  # as a share holds it
+        with pytest.raises(Busy, match=f"process {os.getpid()} is at work there"):
+            made.work(Workforce())
+        assert not list(shards.glob("shard-*"))
+        assert not made.work(Workforce(threads=1, share=(1, 2)))
+    assert made.work(Workforce(threads=1, share=(2, 2)))
+    made.finish()
+
+
 @pytest.mark.slow
 def test_processes_write_the_same_bytes(tmp_path, text, tokenizer):
     data = settings(*text, drop_duplicates=True)
     prepared(data, tmp_path / "one", given=tokenizer)
-    prepared(data, tmp_path / "two", given=tokenizer, workforce=Workforce(cluster="local", n_workers=2, threads=1))
+    prepared(data, tmp_path / "two", given=tokenizer, workforce=Workforce(n_workers=2, threads=1))
     assert digest(tmp_path / "two") == digest(tmp_path / "one")
 
 
@@ -285,7 +300,7 @@ def test_text_that_is_replaced_while_it_is_prepared_is_refused_by_name(tmp_path,
     (src, _), _ = text
     made = preparation(settings(*text, drop_duplicates=kind == "hashes"), tmp_path / "run", given=tokenizer)
     made.begin()
-    worker = ShardLoading(str(tmp_path / "run/data/shards"), 1).make()
+    worker = Attempts(ShardLoading(str(tmp_path / "run/data/shards"), 1).make())
     assert "done" in worker.attempt(0)
     state = os.stat(src)
     (tmp_path / "other").write_text(Path(src).read_text().replace("a", "o", 1))

@@ -44,7 +44,7 @@ COMMANDS: dict[str, dict[Any, str]] = {
     "Translate": {
         translate: 'echo "a dog runs ." | heed translate runs/multi30k-en-de/model',
         translate_file: "heed translate-file runs/multi30k-en-de/model letter.docx brief.docx",
-        translate_shards: "heed translate-shards MODEL --in 'web/*.parquet' --out translated --cluster local",
+        translate_shards: "heed translate-shards MODEL --in 'web/*.parquet' --out translated --workers 0",
         serve: "heed serve runs/multi30k-en-de/model --port 5000",
     },
     "Evaluate": {

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from heed.apps.cli.cluster import ClusterOption, Column, Gpus, MaxErrors, Threads, Workers
+from heed.apps.cli.cluster import ClusterOption, Column, Gpus, MaxErrors, Part, Threads, Workers, workforce_of
 from heed.apps.cli.decoding_options import PENALTY, check_options, with_decoding_options
 from heed.apps.cli.terminal import Directory, Mirror, PrecisionOption, decoding_precision, say, show
 from heed.apps.cli.translation import sampling_settings
@@ -64,6 +64,7 @@ def back_translate(
     workers: Workers = None,
     threads: Threads = 1,
     gpus_per_worker: Gpus = 0,
+    part: Part = None,
     precision: PrecisionOption = "auto",
     max_errors: MaxErrors = 100,
     directory: Directory = Path("corpora"),
@@ -75,7 +76,7 @@ def back_translate(
     import_torch_for_training()
     from heed.apps.cluster.back_translation import PREFIX, BackTranslation
     from heed.apps.cluster.back_translation import back_translate as run
-    from heed.apps.cluster.job import Job
+    from heed.apps.cluster.job import ShardOptions
     from heed.data.corpora.download import Corpora
     from heed.runs.recipe import read_recipe
 
@@ -84,10 +85,11 @@ def back_translate(
     sampling = sampling_settings(sample, top_k=top_k, top_p=1.0 if top_p is None else top_p, seed=seed)
     if sampling is not None:
         decoding["beam_size"] = 1
-    job = Job(
+    options = ShardOptions(
         task="translate", model=Path(), inputs=mono, out="", columns=(column,), output="jsonl", part_lines=part_lines,
-        prefix=PREFIX, cluster=cluster, n_workers=workers, threads=threads, gpus=gpus_per_worker, share=(1, 1),
+        prefix=PREFIX, workforce=workforce_of(cluster, workers, part, threads=threads, gpus=gpus_per_worker),
         precision=checked, decoding=decoding, max_errors=max_errors, price=None, sampling=sampling,
     )  # fmt: skip
-    wanted = BackTranslation(recipe=values, name=recipe, folder=folder, model=model, tag=tag, job=job)
-    show(run(wanted, Corpora(directory, mirror, say)))
+    wanted = BackTranslation(recipe=values, name=recipe, folder=folder, model=model, tag=tag, options=options)
+    if (written := run(wanted, Corpora(directory, mirror, say))) is not None:
+        show(written)

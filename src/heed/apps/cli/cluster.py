@@ -15,6 +15,7 @@ from heed.runtime.process_tuning import import_torch
 
 if TYPE_CHECKING:
     from heed.apps.cluster.plan import Task
+    from heed.leases.workforce import Workforce
 
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="A model folder, at the same path on all machines.")]
 Inputs = Annotated[
@@ -35,14 +36,22 @@ Format = Annotated[
 Column = Annotated[str | None, typer.Option(metavar="NAME", help="Column of the texts. Default: text.")]
 AddedPrefix = Annotated[str, typer.Option(help="Begins the names of the columns that are added.")]
 PartLines = Annotated[int, typer.Option(min=1, help="Rows of a part.")]
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        help="Processes of this machine that share the work, or with --cluster workers of Ray. 0: as many as there is "
+        "room for. Default: this process, or with --cluster 0.",
+    ),
+]
 ClusterOption = Annotated[
     str,
     typer.Option(
-        help="Who works: none (this process), local (processes of this machine), or Ray: auto (the cluster that this "
-        "machine is part of, else one of its own on loopback) or the ADDRESS of one."
+        metavar="none|auto|ADDRESS",
+        help="A Ray cluster that shares the work: auto (the one that this machine is part of, else one of its own on "
+        "loopback) or the ADDRESS of one.",
     ),
 ]
-Workers = Annotated[int | None, typer.Option(min=1, help="Number of workers. Default: as many as there is room for.")]
 Threads = Annotated[int, typer.Option(min=1, help="Threads of a worker.")]
 Gpus = Annotated[float, typer.Option("--gpus-per-worker", min=0, help="1 for workers on GPUs. 0: on CPUs.")]
 Part = Annotated[
@@ -81,7 +90,7 @@ def translate_shards(
     """Translate a column of many files in parts; add translation, score and ended. Run again, it resumes."""
     _run(
         "translate", model, inputs, out, columns=(column,), output=output, prefix=prefix, part_lines=part_lines,
-        cluster=cluster, workers=workers, threads=threads, gpus=gpus_per_worker, part=part, precision=precision,
+        workforce=workforce_of(cluster, workers, part, threads=threads, gpus=gpus_per_worker), precision=precision,
         decoding=decoding, max_errors=max_errors, dry_run=dry_run, price=price,
     )  # fmt: skip
 
@@ -113,7 +122,7 @@ def score_shards(
     """Score pairs of texts in many files in parts; add log_prob and score. Run again, it resumes."""
     _run(
         "score", model, inputs, out, columns=(column, target_column), output=output, prefix=prefix,
-        part_lines=part_lines, cluster=cluster, workers=workers, threads=threads, gpus=gpus_per_worker, part=part,
+        part_lines=part_lines, workforce=workforce_of(cluster, workers, part, threads=threads, gpus=gpus_per_worker),
         precision=precision, decoding=decoding, max_errors=max_errors, dry_run=dry_run, price=price,
     )  # fmt: skip
 
@@ -128,11 +137,7 @@ def _run(
     output: str | None,
     prefix: str,
     part_lines: int,
-    cluster: str,
-    workers: int | None,
-    threads: int,
-    gpus: float,
-    part: str | None,
+    workforce: "Workforce",
     precision: str,
     decoding: DecodingOptions,
     max_errors: int,
@@ -140,22 +145,33 @@ def _run(
     price: float | None,
 ) -> None:
     check_options(SEARCH_RULES, **decoding)
-    share, checked = share_of(part), decoding_precision(precision)
+    checked = decoding_precision(precision)
     import_torch()
     import torch
 
-    from heed.apps.cluster.job import Job, estimate, run_job
+    from heed.apps.cluster.job import ShardOptions, estimate, make_shards
 
-    torch.set_num_threads(threads)
-    job = Job(
+    torch.set_num_threads(workforce.threads or 1)
+    options = ShardOptions(
         task=task, model=model, inputs=inputs, out=out, columns=columns, output=output, part_lines=part_lines,
-        prefix=prefix, cluster=cluster, n_workers=workers, threads=threads, gpus=gpus, share=share, precision=checked,
-        decoding=decoding, max_errors=max_errors, price=price,
+        prefix=prefix, workforce=workforce, precision=checked, decoding=decoding, max_errors=max_errors, price=price,
     )  # fmt: skip
-    (estimate if dry_run else run_job)(job, say)
+    (estimate if dry_run else make_shards)(options, say)
 
 
-def share_of(part: str | None) -> tuple[int, int]:
+def workforce_of(
+    cluster: str, workers: int | None, part: str | None, *, threads: int | None, gpus: float = 0
+) -> "Workforce":
+    """Who works, by the options that each verb has which shares its work. `--cluster local` is a former spelling."""
+    from heed.leases.workforce import Workforce
+
+    if cluster == "local":
+        cluster, workers = "none", workers or 0
+        say(f"--cluster local is --workers {workers} now; its former name is read until the next minor version.")
+    return Workforce(cluster=cluster, n_workers=workers, threads=threads, gpus=gpus, share=_share(part))
+
+
+def _share(part: str | None) -> tuple[int, int]:
     """(i, n) of I/N. HeedError unless 1 ≤ i ≤ n."""
     if part is None:
         return 1, 1

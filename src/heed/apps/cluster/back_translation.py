@@ -3,12 +3,12 @@
 import json
 from collections import Counter
 from collections.abc import Iterator, Set
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
-from heed.apps.cluster.job import Job, check_cluster, read_inputs, run_job
+from heed.apps.cluster.job import ShardOptions, make_shards, read_inputs
 from heed.apps.cluster.plan import read_plan
 from heed.config import validated
 from heed.data.corpora.download import Corpora, Report
@@ -17,6 +17,7 @@ from heed.data.mix import MixPart
 from heed.data.reading.json_lines import value_of
 from heed.data.reading.pairs import read_pairs
 from heed.errors import HeedError
+from heed.leases.plan import PLANNED_SECONDS
 from heed.model_folder import read_config
 from heed.runs.back_translation import check_recipe, mixed_recipe, recipe_text, reverse_recipe
 from heed.runs.recipe import Recipe, recipe_of_text
@@ -37,7 +38,7 @@ class BackTranslation:
     """The options of a command.
 
     recipe: of the model that is wanted, called `name` in messages. model: of the reverse direction; None trains one.
-    job: how to translate; its model is not set yet.
+    options: how to translate; their model is not set yet.
     """
 
     recipe: Recipe
@@ -45,23 +46,26 @@ class BackTranslation:
     folder: Path
     model: Path | None
     tag: str
-    job: Job
+    options: ShardOptions
 
 
-def back_translate(wanted: BackTranslation, corpora: Corpora) -> Path:
+def back_translate(wanted: BackTranslation, corpora: Corpora) -> Path | None:
     """The recipe in the folder, once everything that it names is there; what is there already is not made again.
 
-    HeedError before anything is written if the recipe or the model does not fit.
+    None while shares of other processes are missing. HeedError before anything is written if the recipe or the model
+    does not fit.
     """
-    recipe, folder, report = wanted.recipe, wanted.folder, corpora.report
+    recipe, folder, report, workforce = wanted.recipe, wanted.folder, corpora.report, wanted.options.workforce
     check_recipe(recipe, where=wanted.name)
     validated(MixPart, {"name": "translated", "tag": wanted.tag}, where="--tag")
-    check_cluster(wanted.job)
-    read_inputs(wanted.job)  # before a reverse model is trained for them
+    workforce.check()
+    read_inputs(wanted.options)  # before a reverse model is trained for them
     reverse = None if wanted.model else reverse_recipe(recipe, where=wanted.name)
     if wanted.model:
         _check_direction(wanted.model, recipe)
-    with locked(folder):
+    are_shares = workforce.share[1] > 1  # others begin at the same time, and work side by side
+    wait = PLANNED_SECONDS if are_shares else 0.0
+    with locked(folder, wait=wait):
         remove_unfinished(folder)
         # The reverse model, given or trained on the recipe's own pairs.
         model = wanted.model or folder / REVERSE / "model"
@@ -69,22 +73,30 @@ def back_translate(wanted: BackTranslation, corpora: Corpora) -> Path:
             report(f"The reverse model, {recipe.data.tgt} → {recipe.data.src}, in {folder / REVERSE}:")
             train_recipe(reverse, folder / REVERSE, corpora)
 
-        # Its translations, by parts, each of which is whole or not there.
-        run_job(replace(wanted.job, model=model, out=str(folder / PARTS)), report)
+    # Its translations, by parts, each of which is whole or not there.
+    options = replace(wanted.options, model=model, out=str(folder / PARTS))
+    with nullcontext() if are_shares else locked(folder):
+        if not make_shards(options, report):
+            return None
+    with locked(folder, wait=wait):
+        return _write_recipe(wanted, corpora)
 
-        # The recipe comes last, so where it is, the pairs are whole.
-        path = folder / RECIPE
-        if path.exists():
-            report(f"{path} is there already and stays as it is.")
-            return path
-        pairs = folder / PAIRS[0], folder / PAIRS[1]
-        _write_pairs(folder, pairs, _evaluation_targets(recipe, corpora), report)
-        mixed = mixed_recipe(recipe, pairs, tag=wanted.tag, where=wanted.name)
-        text = recipe_text(mixed)
-        assert recipe_of_text(text, path=path.absolute()) == mixed
-        with whole_file(path) as temporary:
-            temporary.write_text(text, encoding="utf-8")
-        report(f"Wrote {path}: {'; '.join(mixed.data.mixture.lines()) if mixed.data.mixture else ''}.")
+
+def _write_recipe(wanted: BackTranslation, corpora: Corpora) -> Path:
+    """Writes the pairs and the recipe, which comes last, so that where it is the pairs are whole."""
+    recipe, folder, report = wanted.recipe, wanted.folder, corpora.report
+    path = folder / RECIPE
+    if path.exists():
+        report(f"{path} is there already and stays as it is.")
+        return path
+    pairs = folder / PAIRS[0], folder / PAIRS[1]
+    _write_pairs(folder, pairs, _evaluation_targets(recipe, corpora), report)
+    mixed = mixed_recipe(recipe, pairs, tag=wanted.tag, where=wanted.name)
+    text = recipe_text(mixed)
+    assert recipe_of_text(text, path=path.absolute()) == mixed
+    with whole_file(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+    report(f"Wrote {path}: {'; '.join(mixed.data.mixture.lines()) if mixed.data.mixture else ''}.")
     return path
 
 

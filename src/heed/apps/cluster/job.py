@@ -1,4 +1,4 @@
-"""A job from its command to its end: plan, crew, driver, what is said to people, and _SUCCESS."""
+"""Translating and scoring in parts, from the command to its end: the plan, the job, what is said, and _SUCCESS."""
 
 import json
 import os
@@ -27,18 +27,17 @@ from heed.apps.cluster.plan import (
     sidecar,
     write_plan,
 )
-from heed.apps.cluster.worker import Loading, Worker
+from heed.apps.cluster.worker import Loading
 from heed.apps.documents.sentences import splitter
 from heed.data.reading.rows import Columns, Format
 from heed.decoding.loading import choose_precision, load_models, recipe_settings
 from heed.decoding.settings import DecodingOptions, SamplingSettings
 from heed.errors import HeedError
-from heed.leases.job import Driver, Outcome
-from heed.leases.packages import needed
+from heed.leases.job import Job, Outcome
 from heed.leases.plan import InputWatch, counted
 from heed.leases.storage import is_passing, is_url, joined, read_whole, write_whole
-from heed.leases.workforce import Crew, Processes, RayActors, ThisProcess, check_address
-from heed.runtime.cores import n_cores
+from heed.leases.worker import Attempts
+from heed.leases.workforce import Workforce
 from heed.runtime.device import DecodingPrecisionChoice
 from heed.runtime.files import remove_unfinished
 from heed.runtime.locks import LOCK
@@ -47,11 +46,10 @@ Report = Callable[[str], None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class ShardOptions:
     """The options of a command.
 
-    columns: those that are read, None for the default. share: the i-th of n parts of the plan, counted from 1.
-    price: of a core-hour, or of a GPU-hour where workers have GPUs.
+    columns: those that are read, None for the default. price: of a core-hour, or of a GPU-hour where workers have GPUs.
     """
 
     task: Task
@@ -62,11 +60,7 @@ class Job:
     output: str | None
     part_lines: int
     prefix: str
-    cluster: str
-    n_workers: int | None
-    threads: int
-    gpus: float
-    share: tuple[int, int]
+    workforce: Workforce
     precision: DecodingPrecisionChoice
     decoding: DecodingOptions
     max_errors: int
@@ -74,54 +68,45 @@ class Job:
     sampling: SamplingSettings | None = None  # draws instead of searching
 
 
-def run_job(job: Job, report: Report) -> None:
-    """Works off a job. HeedError at the end names the parts that were given up, or says what does not answer."""
+def make_shards(options: ShardOptions, report: Report) -> bool:
+    """Makes the parts of a share; whether all parts of all shares are there.
+
+    HeedError at the end names the parts that were given up, or says what does not answer.
+    """
     try:
-        _run(job, report)
+        return _make(options, report)
     except HeedError:
         raise
     except Exception as error:
         if not is_passing(error):
             raise
         reason = " ".join(str(error).split()) or type(error).__name__
-        raise HeedError(f"{job.out}: {reason}. Run the same command again to go on.") from error
+        raise HeedError(f"{options.out}: {reason}. Run the same command again to go on.") from error
 
 
-def _run(job: Job, report: Report) -> None:
-    check_cluster(job)
-    names, work = _work(job, report)
-    plan = agreed_plan(job.out, names, work, report)
+def _make(options: ShardOptions, report: Report) -> bool:
+    workforce = options.workforce
+    workforce.check()
+    names, work = _work(options, report)
+    plan = agreed_plan(options.out, names, work, report)
     inputs = InputWatch()
     inputs.check(plan.inputs)
-    mine = [part for part in range(len(plan.parts)) if part % job.share[1] == job.share[0] - 1]
-    outcome = Outcome()
-    for part in mine:
-        if said := sidecar(job.out, plan, part):
-            outcome.said[part] = said
-    before = set(outcome.said)
-    if before:
-        report(f"{len(before):,} of {len(mine):,} parts are already there.")
     started = time.monotonic()
-    todo = [part for part in mine if part not in before]
-    if todo:
-        crew, n_workers = _crew(job, report, len(todo))
-        progress = _Progress(plan, before, started, n_rows=sum(map(plan.rows_of, mine)))
-        check = partial(_check_bad_rows, max_errors=job.max_errors)
-        driver = Driver(plan, crew, n_workers=n_workers, report=report, progress=progress.line, check=check)
-        try:
-            driver.run(todo, outcome)
-        finally:
-            crew.close()
-    _say_end(job, plan, outcome, before, time.monotonic() - started, report)
-    if outcome.given_up:
-        shown = ", ".join(plan.name_of(part) for part in sorted(outcome.given_up)[:10])
-        first = outcome.given_up[min(outcome.given_up)]
-        raise HeedError(
-            f"{len(outcome.given_up):,} of {len(mine):,} parts were given up ({shown}): {first} Run the same command "
-            "again for them."
-        )
+    job = Job(
+        plan=plan,
+        loading=_loading(options if is_url(options.out) else replace(options, out=os.path.abspath(options.out))),
+        doing="Translating" if options.task == "translate" else "Scoring",
+        noun="part",
+        sidecar=partial(sidecar, options.out, plan),
+        report=report,
+        progress=_Progress(plan, started, workforce).line,
+        check=partial(_check_bad_rows, max_errors=options.max_errors),
+    )
+    outcome = job.run(range(len(plan.parts)), workforce)
+    _say_end(options, outcome, time.monotonic() - started, report)
+    job.refuse_given_up(outcome)
     inputs.check(plan.inputs)
-    _finish(job, plan, outcome, report)
+    return _finish(options.out, plan, outcome, report)
 
 
 def _check_bad_rows(outcome: Outcome, *, max_errors: int) -> None:
@@ -134,18 +119,18 @@ def _check_bad_rows(outcome: Outcome, *, max_errors: int) -> None:
         )
 
 
-def estimate(job: Job, report: Report) -> None:
+def estimate(options: ShardOptions, report: Report) -> None:
     """Times the part in the middle in this process, writes nothing, and says what the whole will take."""
-    check_cluster(job)
-    names, work = _work(job, report)
+    options.workforce.check()
+    names, work = _work(options, report)
     plan = make_plan(names, work)
     part = len(plan.parts) // 2
     with tempfile.TemporaryDirectory(prefix="heed-") as folder:
         write_plan(folder, plan)
-        found = Worker(_loading(replace(job, out=folder))).attempt(part)
+        found = Attempts(_loading(replace(options, out=folder)).make()).attempt(part)
     if "done" not in found:
         raise HeedError(found.get("failed") or found["stop"])
-    said, n_workers = found["done"], job.n_workers or _usual_workers(job)
+    said, n_workers = found["done"], options.workforce.n_local()
     rows = plan.rows_of(part)
     measured = max(said["seconds"], 1e-3)  # of blank rows it may be nothing
     seconds = measured * plan.rows / rows
@@ -155,150 +140,107 @@ def estimate(job: Job, report: Report) -> None:
     )
     size = said["bytes"] * plan.rows / rows
     report(
-        f"The whole: {_duration(seconds / n_workers)} with {counted(n_workers, 'worker')}, {_cost(job, seconds)}, "
-        f"{size / 1e6:,.1f} MB of output. Nothing was written."
+        f"The whole: {_duration(seconds / n_workers)} with {counted(n_workers, 'worker')}, "
+        f"{_cost(options, seconds * _threads(options))}, {size / 1e6:,.1f} MB of output. Nothing was written."
     )
 
 
-def check_cluster(job: Job) -> None:
-    """HeedError for what cannot work, before hours of reading."""
-    check_address(job.cluster)
-    if job.cluster not in ("none", "local"):
-        needed("ray", "--cluster works with")
-    if job.cluster == "none" and job.n_workers not in (None, 1):
-        raise HeedError("--workers is for --cluster local or Ray; this process is one worker.")
-    if job.cluster in ("none", "local") and job.gpus not in (0, 1):
-        raise HeedError(f"--gpus-per-worker {job.gpus:g}: expected 0 or 1, or a Ray cluster that shares GPUs.")
-
-
-def read_inputs(job: Job) -> tuple[list[str], Columns, Format]:
+def read_inputs(options: ShardOptions) -> tuple[list[str], Columns, Format]:
     """The names of the inputs, the columns to read, and the format to write. HeedError for what is not there."""
-    names = inputs_of(job.inputs)
-    added = [job.prefix + name for name in ADDED[job.task]]
-    return names, *columns_of(names, job.columns, output=job.output, added=added)
+    names = inputs_of(options.inputs)
+    added = [options.prefix + name for name in ADDED[options.task]]
+    return names, *columns_of(names, options.columns, output=options.output, added=added)
 
 
-def _work(job: Job, report: Report) -> tuple[list[str], Work]:
+def _work(options: ShardOptions, report: Report) -> tuple[list[str], Work]:
     """The names of the inputs, and what is done with them. HeedError before anything is written."""
-    names, columns, output = read_inputs(job)
-    folder = load_models([job.model], device="cuda" if job.gpus else "cpu")[0]
+    names, columns, output = read_inputs(options)
+    folder = load_models([options.model], device="cuda" if options.workforce.gpus else "cpu")[0]
     if folder.tokenizer.symbols:
-        raise HeedError(f"{job.model}: a parser; {job.task}-shards takes models that translate.")
-    if job.task == "translate":
+        raise HeedError(f"{options.model}: a parser; {options.task}-shards takes models that translate.")
+    if options.task == "translate":
         splitter(folder.card.src)  # says if its package is missing
-    settings = recipe_settings(folder, job.decoding, where=str(job.model)).model_dump()
+    settings = recipe_settings(folder, options.decoding, where=str(options.model)).model_dump()
     # Nodes of several kinds work in the precision that the first one chose.
-    if job.precision == "auto" and (planned := read_plan(job.out)) is not None:
+    if options.precision == "auto" and (planned := read_plan(options.out)) is not None:
         precision = planned.work.precision
     else:
-        precision = choose_precision(folder.model, job.precision, report=report)
+        precision = choose_precision(folder.model, options.precision, report=report)
     work = Work(
-        job.task,
-        str(job.model.resolve()),
-        manifest_hash(job.model),
+        options.task,
+        str(options.model.resolve()),
+        manifest_hash(options.model),
         settings,
         precision,
         columns,
         output,
-        job.part_lines,
-        job.prefix,
-        None if job.sampling is None else job.sampling.model_dump(),
+        options.part_lines,
+        options.prefix,
+        None if options.sampling is None else options.sampling.model_dump(),
     )
     return names, work
 
 
-def _loading(job: Job) -> Loading:
-    device = "cuda" if job.gpus else "cpu"
-    return Loading(job.out, str(job.model.resolve()), job.threads, device, job.max_errors)
+def _threads(options: ShardOptions) -> int:
+    return options.workforce.threads or 1
 
 
-def _usual_workers(job: Job) -> int:
-    """As many as this machine has room for."""
-    if job.cluster == "none":
-        return 1
-    if job.gpus:
-        import torch
-
-        return max(1, int(torch.cuda.device_count() / job.gpus))
-    return max(1, n_cores() // job.threads)
-
-
-def _crew(job: Job, report: Report, n_parts: int) -> tuple[Crew, int]:
-    """The workers, and how many: no more than there are parts."""
-    loading = _loading(job if is_url(job.out) else replace(job, out=os.path.abspath(job.out)))
-    if job.cluster == "none":
-        return ThisProcess(loading), 1
-    if job.cluster == "local":
-        n_workers = min(n_parts, job.n_workers or _usual_workers(job))
-        report(f"{counted(n_workers, 'worker')} of {counted(job.threads, 'thread')} on this machine.")
-        return Processes(loading, n_gpus=_n_gpus() if job.gpus else 0), n_workers
-    crew = RayActors(loading, address=job.cluster, n_workers=job.n_workers, gpus=job.gpus)
-    room = int(crew.gpus() / job.gpus) if job.gpus else crew.cpus() // job.threads
-    n_workers = min(n_parts, job.n_workers or max(1, room))
-    report(
-        f"{counted(n_workers, 'worker')} of {counted(job.threads, 'thread')} on a Ray cluster with {crew.cpus()} CPUs."
-    )
-    if crew.is_open():
-        report(
-            "The ports of this Ray cluster are open: without RAY_AUTH_MODE=token, whoever reaches one can run code "
-            "there; keep them in a private network."
-        )
-    return crew, n_workers
-
-
-def _n_gpus() -> int:
-    import torch
-
-    return torch.cuda.device_count()
+def _loading(options: ShardOptions) -> Loading:
+    device = "cuda" if options.workforce.gpus else "cpu"
+    return Loading(options.out, str(options.model.resolve()), _threads(options), device, options.max_errors)
 
 
 @dataclass(frozen=True)
 class _Progress:
     plan: Plan
-    before: set[int]
     started: float
-    n_rows: int
+    workforce: Workforce
 
     def line(self, outcome: Outcome, n_parts: int) -> str:
-        new = [part for part in outcome.said if part not in self.before]
-        done, rows = sum(map(self.plan.rows_of, outcome.said)), sum(map(self.plan.rows_of, new))
+        done, rows = sum(map(self.plan.rows_of, outcome.said)), sum(map(self.plan.rows_of, outcome.new))
+        n_rows = sum(map(self.plan.rows_of, self.workforce.part_of_work(range(len(self.plan.parts)))))
         seconds = time.monotonic() - self.started
-        text = f"{len(outcome.said):,} of {n_parts:,} parts, {done:,} of {self.n_rows:,} rows"
+        text = f"{len(outcome.said):,} of {n_parts:,} parts, {done:,} of {n_rows:,} rows"
         if rows:
-            tokens = sum(outcome.said[part]["tokens"] for part in new)
-            left = (self.n_rows - done) * seconds / rows
+            tokens = sum(said["tokens"] for said in outcome.new.values())
+            left = (n_rows - done) * seconds / rows
             text += f", {rows / seconds:,.0f} rows/s, {tokens / seconds:,.0f} tokens/s, {_duration(left)} left"
         return text + "."
 
 
-def _say_end(job: Job, plan: Plan, outcome: Outcome, before: set[int], seconds: float, report: Report) -> None:
-    new = [said for part, said in outcome.said.items() if part not in before]
-    if new:
-        rows, tokens = (sum(said[key] for said in new) for key in ("rows", "tokens"))
+def _say_end(options: ShardOptions, outcome: Outcome, seconds: float, report: Report) -> None:
+    if outcome.new:
+        rows, tokens = (sum(said[key] for said in outcome.new.values()) for key in ("rows", "tokens"))
         report(
-            f"{counted(len(new), 'part')}, {rows:,} rows, {tokens:,} tokens in {_duration(seconds)}: "
-            f"{rows / seconds:,.0f} rows/s, {_cost(job, sum(said['seconds'] for said in new))}."
+            f"{counted(len(outcome.new), 'part')}, {rows:,} rows, {tokens:,} tokens in {_duration(seconds)}: "
+            f"{rows / seconds:,.0f} rows/s, "
+            f"{_cost(options, sum(said['seconds'] * said['threads'] for said in outcome.new.values()))}."
         )
     bad = sum(said["bad_rows"] for said in outcome.said.values())
     if bad:
-        report(f"{bad:,} bad rows are listed in {joined(job.out, 'errors')}.")
+        report(f"{bad:,} bad rows are listed in {joined(options.out, 'errors')}.")
 
 
-def _cost(job: Job, seconds: float) -> str:
-    """The cost of this many seconds of workers: core-hours or GPU-hours, and money."""
-    hours, unit = (seconds * job.gpus / 3600, "GPU") if job.gpus else (seconds * job.threads / 3600, "core")
-    money = "" if job.price is None else f", {hours * job.price:,.2f} at {job.price:g} per {unit}-hour"
+def _cost(options: ShardOptions, thread_seconds: float) -> str:
+    """The cost of workers whose threads have worked this long: core-hours or GPU-hours, and money."""
+    gpus = options.workforce.gpus
+    hours, unit = (thread_seconds / _threads(options) * gpus, "GPU") if gpus else (thread_seconds, "core")
+    hours /= 3600
+    money = "" if options.price is None else f", {hours * options.price:,.2f} at {options.price:g} per {unit}-hour"
     return f"{hours:,.3f} {unit}-hours{money}" if hours < 10 else f"{hours:,.0f} {unit}-hours{money}"
 
 
-def _finish(job: Job, plan: Plan, outcome: Outcome, report: Report) -> None:
-    """Writes _SUCCESS if the parts of all shares are there, and removes what killed workers left half-written."""
+def _finish(out: str, plan: Plan, outcome: Outcome, report: Report) -> bool:
+    """Writes _SUCCESS if the parts of all shares are there, which is returned.
+
+    What killed workers left half-written is removed.
+    """
     everything = dict(outcome.said)
     for part in range(len(plan.parts)):
-        said = everything.get(part) or sidecar(job.out, plan, part, thorough=False)
+        said = everything.get(part) or sidecar(out, plan, part, thorough=False)
         if said is None:
             report(f"{plan.name_of(part)} and others of other shares are still missing; {SUCCESS} follows with them.")
-            return
+            return False
         everything[part] = said
     kinds = Counter(said["instruction_set"] for said in everything.values())
     if len(kinds) > 1:
@@ -310,15 +252,16 @@ def _finish(job: Job, plan: Plan, outcome: Outcome, report: Report) -> None:
     seconds = sum(said["seconds"] * said["threads"] for said in everything.values())
     content = {"parts": len(plan.parts), **sums, "core_seconds": round(seconds, 1), "plan": plan.digest}
     text = json.dumps(content, indent=1) + "\n"
-    if read_whole(joined(job.out, SUCCESS)) != text.encode():  # a complete folder may lie on a disk that is read only
-        if not is_url(job.out):
-            remove_unfinished(Path(job.out))
-            remove_unfinished(Path(job.out, ERRORS))
-        write_whole(joined(job.out, SUCCESS), text)
-    if not is_url(job.out):
+    if read_whole(joined(out, SUCCESS)) != text.encode():  # a complete folder may lie on a disk that is read only
+        if not is_url(out):
+            remove_unfinished(Path(out))
+            remove_unfinished(Path(out, ERRORS))
+        write_whole(joined(out, SUCCESS), text)
+    if not is_url(out):
         with suppress(OSError):
-            Path(job.out, LOCK).unlink()  # of an earlier version
-    report(f"{job.out}: {counted(len(plan.parts), 'part')}, complete.")
+            Path(out, LOCK).unlink()  # of an earlier version
+    report(f"{out}: {counted(len(plan.parts), 'part')}, complete.")
+    return True
 
 
 def _duration(seconds: float) -> str:

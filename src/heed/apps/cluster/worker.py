@@ -2,13 +2,12 @@
 
 import json
 import math
-import sys
 import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from heed.apps.cluster.earlier_split import split_text
 from heed.apps.cluster.plan import manifest_hash, part_hash, read_plan, sidecar
@@ -21,9 +20,8 @@ from heed.apps.documents.translation import Question
 from heed.data.reading.columns import Sources
 from heed.data.reading.rows import Rows
 from heed.errors import HeedError
-from heed.leases.plan import InputWatch
+from heed.leases.plan import Input, StopAll
 from heed.leases.storage import facts, joined, whole, write_whole
-from heed.leases.worker import StopAll, attempted, serve
 from heed.text.alignment import Translated
 
 PART_SEED = 1_000_003  # distance between the seeds of two parts
@@ -42,7 +40,6 @@ class Loading:
     threads: int
     device: str
     max_errors: int
-    module: ClassVar[str] = "heed.apps.cluster.worker"
 
     def make(self) -> "Worker":
         """The worker of these settings."""
@@ -88,27 +85,29 @@ class Worker:
             languages=(model.card.src, model.card.tgt),
         )
         self._sources = Sources([one.name for one in plan.inputs], work.columns, output=work.output)
-        self._inputs = InputWatch()
         self._instructions = f"{torch.backends.cpu.get_cpu_capability()}, {_kernels()}"
         if loading.device != "cpu":
             self._instructions = torch.cuda.get_device_name(torch.device(loading.device))
 
-    def attempt(self, part: int) -> dict[str, Any]:
-        """As `attempted`: "done" is the part's sidecar."""
-        return attempted(self._sidecar, part, clean_up=self._sources.close)
+    def inputs(self, part: int) -> list[Input]:
+        """The files that a part is made of."""
+        return [self._plan.inputs[rows.input] for rows in self._plan.parts[part]]
+
+    def done(self, part: int) -> dict[str, Any] | None:
+        """What the sidecar of a part says; None unless the part is there and whole."""
+        return sidecar(self._out, self._plan, part)
+
+    def sidecar(self, part: int) -> str:
+        """The name of a part's sidecar."""
+        return joined(self._out, self._plan.name_of(part)) + ".json"
 
     def close(self) -> None:
         """Closes the input that is open."""
         self._sources.close()
 
-    def _sidecar(self, part: int) -> dict[str, Any]:
-        return sidecar(self._out, self._plan, part) or self._make(part)
-
-    def _make(self, part: int) -> dict[str, Any]:
-        """Writes a part and its sidecar, which is returned."""
+    def make(self, part: int) -> dict[str, Any]:
+        """Writes a part, whole or not at all, and its list of bad rows; what its sidecar is to say."""
         plan, started, used = self._plan, time.monotonic(), time.process_time()
-        inputs = [plan.inputs[rows.input] for rows in plan.parts[part]]
-        self._inputs.check(inputs)
         name = joined(self._out, plan.name_of(part))
         faults: list[dict[str, Any]] = []
         n_rows = n_blank = n_tokens = 0
@@ -129,7 +128,6 @@ class Worker:
                     self._check_faults(faults)
             finally:
                 writer.close()
-            self._inputs.check(inputs)  # again: what was read must be what was planned
             said = {"bytes": path.stat().st_size, "hash": part_hash(str(path))}
         if faults:
             lines = "".join(json.dumps(fault, ensure_ascii=False) + "\n" for fault in faults)
@@ -150,7 +148,6 @@ class Worker:
         }
         if found is not None and "://" in name:
             said["hash"] = found.version  # the store's own, which is asked for without reading the part
-        write_whole(name + ".json", json.dumps(said, indent=1) + "\n")
         return said
 
     def _check_faults(self, faults: list[dict[str, Any]]) -> None:
@@ -286,13 +283,3 @@ def _kernels() -> str:
     from heed.backends.choice import kernels_state
 
     return "kernels" if kernels_state() == "Heed's kernels" else "no kernels"
-
-
-def main() -> None:
-    """Serves as a process of its own."""
-    loading = Loading(**json.loads(sys.argv[1]))
-    serve(loading.make)
-
-
-if __name__ == "__main__":
-    main()

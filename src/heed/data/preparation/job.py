@@ -5,6 +5,7 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -35,12 +36,14 @@ from heed.data.reading.pairs import Pair, TrainingText, count_pairs, read_pairs,
 from heed.data.reading.text_files import TextFiles
 from heed.data.settings import DataSettings
 from heed.errors import HeedError
-from heed.leases.job import Driver, Outcome
-from heed.leases.plan import PLAN, counted
-from heed.leases.workforce import Crew, Processes, RayActors, ThisProcess, check_address
+from heed.leases.job import Job
+from heed.leases.plan import PLAN, PLANNED_SECONDS, counted
+from heed.leases.worker import Attempts
+from heed.leases.workforce import Workforce
 from heed.runtime.cores import n_cores
 from heed.runtime.files import remove_unfinished, whole_file
 from heed.runtime.json_files import read_json, write_json
+from heed.runtime.locks import locked
 from heed.text.tokenizer import TokenizerSettings
 from heed.text.tokenizer_kinds import AnyTokenizer, load_tokenizer
 
@@ -56,19 +59,6 @@ class Prepared:
     tokenizer: AnyTokenizer
     train: TrainingCorpus
     dev: ParallelCorpus
-
-
-@dataclass(frozen=True, kw_only=True)
-class Workforce:
-    """Who works. cluster: none (this process), local (processes of this machine), or a Ray cluster.
-
-    n_workers: None for as many as there is room for. threads: of each. share: the i-th of n parts of the work.
-    """
-
-    cluster: str = "none"
-    n_workers: int | None = None
-    threads: int | None = None
-    share: tuple[int, int] = (1, 1)
 
 
 def prepare(
@@ -310,63 +300,43 @@ class Preparation:
         """
         if self.is_done:
             return True
-        if workforce.cluster != "none":
-            check_address(workforce.cluster)
-        plan, key = self.plan, shard_key(self.plan, self._shards)
-        for stage in plan.stages:
-            todo = [
-                part
-                for part in stage
-                if part % workforce.share[1] == workforce.share[0] - 1
-                and finished(self._shards, plan, part, key=key) is None
-            ]
-            if todo:
-                self._drive(todo, len(stage), workforce)
-            missing = [part for part in stage if finished(self._shards, plan, part, key=key) is None]
-            if missing:
-                self._report(
-                    f"{plan.name_of(missing[0])} and others of other shares are still missing. Once they are there, "
-                    "run the same command again."
-                )
-                return False
-        return True
+        workforce.check()
+        # Nobody puts the shards together, or trains on them, while another share might still replace one.
+        are_shares = workforce.share[1] > 1
+        wait = PLANNED_SECONDS if are_shares else 0.0
+        with locked(self._shards, shared=are_shares, wait=wait, stays=are_shares):
+            return all(self._do(stage, workforce) for stage in self.plan.stages)
 
-    def _drive(self, todo: list[int], n_jobs: int, workforce: Workforce) -> None:
-        plan, report = self.plan, self._report
-        if plan.joined and workforce.cluster == "none":
-            worker = ShardLoading(str(self._shards), workforce.threads or n_cores()).make()
-            for part in todo:
-                worker.make(part)
-            worker.close()
-            return
-        kind = plan.job(todo[0]).kind
-        doing = {"hashes": "Hashing", "copies": "Comparing hashes of", "shard": "Encoding"}[kind]
-        there = f", {n_jobs - len(todo):,} are there" if n_jobs > len(todo) and workforce.share[1] == 1 else ""
-        what = "range" if kind == "copies" else "shard"
-        crew, n_workers, who = _crew(workforce, self._shards, len(todo))
-        report(f"{doing} {counted(len(todo), what)}{there}, {who}.")
-
-        def line(outcome: Outcome, n_parts: int) -> str:
-            return f"{doing}: {len(outcome.said):,} of {n_parts:,} done."
-
-        outcome = Outcome()
-        try:
-            Driver(plan, crew, n_workers=n_workers, report=report, progress=line).run(todo, outcome)
-        finally:
-            crew.close()
-        if outcome.given_up:
-            first = min(outcome.given_up)
-            raise HeedError(
-                f"{plan.name_of(first)}: {outcome.given_up[first]} {len(outcome.given_up):,} of {len(todo):,} were "
-                "given up; run the same command again for them."
+    def _do(self, stage: range, workforce: Workforce) -> bool:
+        """Does the jobs of a stage; whether those of all shares are done."""
+        plan, shards = self.plan, self._shards
+        sidecar = partial(finished, shards, plan, key=shard_key(plan, shards))
+        loading = ShardLoading(os.path.abspath(shards), workforce.threads or n_cores())
+        if plan.joined and workforce.is_this_process:  # without a word, and errors are not tried again
+            with closing(Attempts(loading.make())) as attempts:
+                for part in workforce.part_of_work(stage):
+                    attempts.sidecar(part)
+        else:
+            kind = plan.job(stage[0]).kind
+            doing = {"hashes": "Hashing", "copies": "Comparing hashes of", "shard": "Encoding"}[kind]
+            noun = "range" if kind == "copies" else "shard"
+            job = Job(plan=plan, loading=loading, doing=doing, noun=noun, sidecar=sidecar, report=self._report)
+            job.refuse_given_up(job.run(stage, workforce))
+        missing = [part for part in stage if sidecar(part) is None]
+        if missing:
+            self._report(
+                f"{plan.name_of(missing[0])} and others of other shares are still missing. Once they are there, "
+                "run the same command again."
             )
+        return not missing
 
     def finish(self) -> Prepared:
         """Joins the shards or writes their index, reports what was left out, and opens the corpus."""
         tokenizer = load_tokenizer(self._folder / TOKENIZER)
         sizes: dict[str, Any] = {"vocab_size": len(tokenizer), "src_vocab_size": tokenizer.src_vocab_size}
         if not self.is_done:
-            self._put_together(sizes)
+            with locked(self._shards, wait=PLANNED_SECONDS, stays=False):
+                self._put_together(sizes)
         if self._plan is not None:
             self._clean_up(self._plan)
         is_one = self._plan is None or self._plan.joined
@@ -448,21 +418,3 @@ def _join_lists(path: Path, lists: list[Path]) -> None:
         for one in lists:
             with gzip.open(one, "rb") as file:
                 shutil.copyfileobj(file, out)
-
-
-def _crew(workforce: Workforce, shards: Path, n_jobs: int) -> tuple[Crew, int, str]:
-    """The workers, how many, and a few words for both."""
-    folder = os.path.abspath(shards)
-    cores = n_cores()
-    if workforce.cluster == "none":
-        return ThisProcess(ShardLoading(folder, workforce.threads or cores)), 1, "in this process"
-    wanted = workforce.n_workers
-    if workforce.cluster == "local":
-        n_workers = min(n_jobs, wanted or max(1, cores // (workforce.threads or 1)))
-        threads = workforce.threads or max(1, cores // n_workers)
-        who = f"by {n_workers} {'process' if n_workers == 1 else 'processes'}"
-        return Processes(ShardLoading(folder, threads), n_gpus=0), n_workers, who
-    threads = workforce.threads or 1
-    crew = RayActors(ShardLoading(folder, threads), address=workforce.cluster, n_workers=wanted, gpus=0)
-    n_workers = min(n_jobs, wanted or max(1, crew.cpus() // threads))
-    return crew, n_workers, f"by {counted(n_workers, 'worker')} on a Ray cluster"

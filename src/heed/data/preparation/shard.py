@@ -4,14 +4,11 @@ The bytes that it writes depend on the plan and the tokenizer alone, so it does 
 """
 
 import hashlib
-import json
-import sys
-import time
 from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,11 +25,10 @@ from heed.data.reading.dev_split import HeldOut, pair_hash
 from heed.data.reading.lines import LineFault
 from heed.data.reading.pairs import UNREADABLE, Pair, PairReader, read_pairs
 from heed.errors import HeedError
-from heed.leases.plan import Count, InputWatch, read_sidecar
+from heed.leases.plan import Count, Input, read_sidecar
 from heed.leases.storage import facts
-from heed.leases.worker import attempted, serve
 from heed.runtime.files import whole_file
-from heed.runtime.json_files import read_json, write_json
+from heed.runtime.json_files import read_json
 from heed.runtime.manifest import MANIFEST, sha256_of
 from heed.text.tokenizer_kinds import load_tokenizer
 
@@ -48,7 +44,6 @@ class ShardLoading:
     folder: str
     threads: int
     device: str = "cpu"
-    module: ClassVar[str] = "heed.data.preparation.shard"
 
     def make(self) -> "ShardWorker":
         """The worker of these settings."""
@@ -67,42 +62,37 @@ class ShardWorker:
         self._plan = plan
         self._reader = PairReader(plan.names, plan.settings.columns)
         self._encoder: _Encoder | None = None
-        self._inputs = InputWatch()
-
-    def attempt(self, part: int) -> dict[str, Any]:
-        """As `attempted`: "done" is what the job's sidecar says, with "seconds"."""
-        return attempted(self.make, part, clean_up=self._reader.close)
 
     def close(self) -> None:
         """Closes the file that is open."""
         self._reader.close()
 
-    def make(self, part: int) -> dict[str, Any]:
-        """Does a job, unless it is done; its sidecar."""
-        started = time.monotonic()
-        found = finished(self._folder, self._plan, part)
-        made = found or self._result(part)
-        return {**made, "made": found is None, "seconds": time.monotonic() - started}
-
-    def _result(self, part: int) -> dict[str, Any]:
-        """Does the job; its sidecar, written last."""
+    def inputs(self, part: int) -> list[Input]:
+        """The files that a job reads."""
         job = self._plan.job(part)
         shard = self._plan.shards[job.number] if job.kind != "copies" else ()
-        inputs = [file for rows in shard for file in self._plan.sources[rows.source]]
-        self._inputs.check(inputs)
+        return [file for rows in shard for file in self._plan.sources[rows.source]]
+
+    def done(self, part: int) -> dict[str, Any] | None:
+        """What the sidecar of a job says; None unless it is done."""
+        return finished(self._folder, self._plan, part)
+
+    def sidecar(self, part: int) -> str:
+        """The name of a job's sidecar."""
+        return str(sidecar_path(self._folder, self._plan, part))
+
+    def make(self, part: int) -> dict[str, Any]:
+        """Does a job; what its sidecar is to say."""
+        job = self._plan.job(part)
         match job.kind:
             case "hashes":
-                said = self._hash(job.number)
+                return self._hash(job.number)
             case "copies":
-                said = self._find_copies(job.number)
+                return self._find_copies(job.number)
             case "shard":
                 if self._encoder is None:
                     self._encoder = _Encoder(self._plan, self._folder, self._threads)
-                said = self._encoder.encode(job.number, self._pairs(job.number))
-        self._inputs.check(inputs)  # again: what was read must be what was planned
-        with whole_file(sidecar_path(self._folder, self._plan, part)) as temporary:
-            write_json(temporary, said)
-        return said
+                return self._encoder.encode(job.number, self._pairs(job.number))
 
     def _pairs(self, shard: int) -> Iterator[tuple[int, int, Pair | LineFault]]:
         return self._reader.read(self._plan.shards[shard])
@@ -357,13 +347,3 @@ def _hashes_path(folder: Path, shard: int) -> Path:
 
 def _copies_path(folder: Path, number: int) -> Path:
     return folder / COPIES / f"copies-{number:05d}.bin"
-
-
-def main() -> None:
-    """Serves as a process of its own."""
-    loading = ShardLoading(**json.loads(sys.argv[1]))
-    serve(loading.make)
-
-
-if __name__ == "__main__":
-    main()
