@@ -10,6 +10,7 @@ from heed.leases.workforce import Workforce
 from heed.runs.folder import open_run_folder, recipe_of_run
 from heed.runs.recipe import Recipe
 from heed.runs.tasks.translation_task import TranslationTask
+from heed.runtime.locks import locked
 from heed.text.tokenizer_kinds import AnyTokenizer, load_tokenizer
 from heed.training.checkpoint import state_names
 
@@ -29,7 +30,7 @@ def prepare_run(recipe: Recipe, run: Path, corpora: Corpora, workforce: Workforc
     wait = PLANNED_SECONDS if are_shares else 0.0
     with open_run_folder(recipe, run, report=report, wait=wait):
         files = TranslationTask(recipe).text_files(run, corpora)
-        given, folder = _given_tokenizer(recipe, run), run / "data"
+        given, folder = _given_tokenizer(recipe.training.start_from, run), run / "data"
         preparation = Preparation(files, recipe.data, recipe.tokenizer, folder=folder, report=report, given=given)
         preparation.begin()
         if not are_shares:
@@ -39,14 +40,13 @@ def prepare_run(recipe: Recipe, run: Path, corpora: Corpora, workforce: Workforc
 
     if not preparation.work(workforce):
         return False
-    with open_run_folder(recipe, run, report=report, wait=wait):
+    with locked(run, wait=wait):
         preparation.finish()
     return True
 
 
-def _given_tokenizer(recipe: Recipe, run: Path) -> AnyTokenizer | None:
-    """That of the model which a new run starts from."""
-    folder = recipe.training.start_from
+def _given_tokenizer(folder: str | None, run: Path) -> AnyTokenizer | None:
+    """That of the model which a new run starts from, if it starts from one."""
     if folder is None or state_names(run / "checkpoints"):
         return lost_tokenizer(run)
     return load_tokenizer(Path(folder) / "tokenizer.json")
