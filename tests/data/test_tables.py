@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from heed.data.reading.columns import Sources, examine
-from heed.data.reading.pairs import PairRange, PairReader, TrainingText, read_pairs
+from heed.data.reading.pairs import PairRange, PairReader, TrainingText, read_pairs, read_sides
 from heed.data.reading.rows import Columns, Range
+from heed.data.settings import DataSettings
 from heed.errors import HeedError
 
 DOG, CAT = ("a dog", "ein Hund"), ("a cat", "eine Katze")
@@ -127,3 +128,18 @@ def test_what_is_no_text_is_refused_by_name(tmp_path):
     # Words of a tag before a sentence, or within, are text.
     path.write_text("<2de> a <b>dog</b> runs\n" * 20)
     assert TrainingText([(path, path)], ("en", "de")).rows == [20]
+
+
+def test_dev_and_tests_may_be_one_file_of_both_sides_in_which_each_row_counts(tmp_path):
+    dev = tmp_path / "dev.jsonl"
+    rows = [json.dumps({"translation": {"en": src, "de": tgt}}) for src, tgt in (DOG, CAT)]
+    dev.write_text("\n".join([rows[0], "", rows[1]]) + "\n")
+    assert read_sides((dev, dev), ("en", "de")) == tuple(map(list, zip(DOG, CAT, strict=True)))
+    settings = {"src": "en", "tgt": "de", "train": ["a.tsv"]}
+    assert DataSettings(**settings, dev=[str(dev)], added=[str(dev)], tests={"t": [str(dev)]}).tests["t"] == [str(dev)]
+    dev.write_text("\n".join([*rows, "{broken", *rows]) + "\n")
+    with pytest.raises(HeedError, match=r"dev\.jsonl, line 3: not JSON\."):
+        list(read_pairs((dev, dev), ("en", "de")))
+    dev.write_text("")
+    with pytest.raises(HeedError, match=r"dev\.jsonl is empty"):
+        list(read_pairs((dev, dev), ("en", "de")))

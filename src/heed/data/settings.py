@@ -7,6 +7,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from heed.config import Settings, shown
 from heed.data.mix import Mix, MixPart
+from heed.data.reading.columns import holds_both_sides
 from heed.data.reading.dev_split import MAX_SHARE, DevSplit
 from heed.data.reading.files import stands_for_many
 from heed.data.reading.text_files import check_test_names
@@ -41,12 +42,13 @@ class DataSettings(Settings):
     train: list[str] | None = Field(
         default=None,
         description="own corpus: [src file, tgt file], plain, .gz or .zst; files of both sides (JSON Lines, Parquet, "
-        ".tsv), patterns, folders",
+        ".csv, .tsv), patterns, folders",
     )
     dev: Dev = Field(
         default=None,
-        description="own corpus: [src file, tgt file]; or how many pairs to split off the training text (500), or what "
-        "share (0.01; text appended later moves no other pair), chosen by a hash of each pair",
+        description="own corpus: [src file, tgt file], or [file of both sides]; or how many pairs to split off the "
+        "training text (500), or what share (0.01; text appended later moves no other pair), chosen by a hash of each "
+        "pair",
     )
     added: list[str] | None = Field(
         default=None,
@@ -102,8 +104,8 @@ class DataSettings(Settings):
         default=None,
         min_length=2,
         max_length=2,
-        description="names of the columns of JSON Lines and Parquet: [src, tgt]; by default the languages' "
-        "codes, or source and target if these are equal",
+        description="columns of files of both sides: [src, tgt], such as translation.en, or numbers from 1 in "
+        "tables without a head; by default the languages' codes, or source and target if these are equal",
     )
     shard_pairs: int | None = Field(
         default=None,
@@ -167,8 +169,8 @@ class DataSettings(Settings):
         many = self.train is not None and any(map(stands_for_many, self.train))
         train = None if many else self.train
         for name, files in (("train", train), ("dev", self.dev), ("added", self.added), *self.tests.items()):
-            if isinstance(files, list) and len(files) != 2:
-                raise ValueError(f"data.{name} needs two files, [src, tgt]; found {len(files)}")
+            if isinstance(files, list) and len(files) != 2 and not (len(files) == 1 and holds_both_sides(files[0])):
+                raise ValueError(f"data.{name} needs two files, [src, tgt], or one of both sides; found {len(files)}")
         if self.corpus is None and self.variant != type(self).model_fields["variant"].default:
             raise ValueError("data.variant is a form of a named corpus, and there is none; remove it")
         return self

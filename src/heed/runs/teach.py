@@ -72,7 +72,7 @@ def _check_text(files: TextFiles, recipe: Recipe, place: Path) -> None:
         for pair in files.train:
             examine_source(source_of(pair), recipe.data.column_names, every=2**62)
         for pair in files.evaluation_sets.values() if files.dev_split is None else files.tests.values():
-            count_pairs(pair)
+            count_pairs(pair, recipe.data.column_names)
     compare_sources(files, place / SOURCES, binding=begun)
 
 

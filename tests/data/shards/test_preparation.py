@@ -408,8 +408,9 @@ def test_a_file_of_both_sides_is_no_side_of_others(tmp_path):
     (tmp_path / "b.jsonl").write_text('{"en": "x", "de": "y"}\n')
     with pytest.raises(HeedError, match=r"b\.jsonl holds both sides, so it is no target of .*a\.en"):
         training_files([str(tmp_path / "a.en"), str(tmp_path / "b.jsonl")], src="en", tgt="de")
-    with pytest.raises(HeedError, match=r"b\.jsonl: data\.dev takes two files of text"):
-        refuse_both_sides((tmp_path / "b.jsonl", tmp_path / "b.jsonl"), "data.dev")
+    with pytest.raises(HeedError, match=r"b\.jsonl: holds both sides; data\.dev takes it alone"):
+        refuse_both_sides((tmp_path / "a.en", tmp_path / "b.jsonl"), "data.dev")
+    refuse_both_sides((tmp_path / "b.jsonl", tmp_path / "b.jsonl"), "data.dev")
 
 
 def test_pairs_of_one_language_have_two_columns(tmp_path, tokenizer):

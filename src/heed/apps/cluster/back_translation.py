@@ -118,7 +118,7 @@ def _evaluation_targets(recipe: Recipe, corpora: Corpora) -> set[str]:
     """The targets of the recipe's dev and test sets. Of a dev set that is split off, training leaves out both sides."""
     files = task_of(recipe).text_files(Path(), corpora)
     sets = [files.tests.values(), () if files.dev_split else (files.dev,)]
-    return {normal_form(tgt) for pair in chain(*sets) for _, tgt in read_pairs(pair)}
+    return {normal_form(tgt) for pair in chain(*sets) for _, tgt in read_pairs(pair, recipe.data.column_names)}
 
 
 def _write_pairs(folder: Path, pairs: tuple[Path, Path], evaluated: Set[str], report: Report) -> None:

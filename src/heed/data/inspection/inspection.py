@@ -273,7 +273,7 @@ def inspect_text(
                 held_out.add(*pair)
             yield from observed(name, iter([(place, pair)]))
 
-    sets = {name: _placed(pair) for name, pair in files.evaluation_sets.items()}
+    sets = {name: _placed(pair, data.column_names) for name, pair in files.evaluation_sets.items()}
     if files.dev_split:
         sets["dev"] = files.dev_split.pairs(given_pairs, name=files.name_of_given)
     observed_sets = {name: observed_set(name, placed) for name, placed in sets.items()}
@@ -332,8 +332,8 @@ def _unrelated(sample: Sample) -> Iterator[str]:
         )
 
 
-def _placed(files: FilePair) -> Iterator[Placed]:
-    return ((Place(files, line), pair) for line, pair in enumerate(read_pairs(files), start=1))
+def _placed(files: FilePair, columns: tuple[str, str]) -> Iterator[Placed]:
+    return ((Place(files, line), pair) for line, pair in enumerate(read_pairs(files, columns), start=1))
 
 
 def _texts(files: TextFiles) -> dict[str, list[FilePair]]:

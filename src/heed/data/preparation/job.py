@@ -151,7 +151,7 @@ class Preparation:
             _split_off(files, self._text, self._report)
         if not begun:
             for pair in files.evaluation_sets.values():  # small: their faults show before the long work
-                count_pairs(pair)
+                count_pairs(pair, data.column_names)
             if self._given is None:
                 learn_tokenizer(
                     self._pairs_to_learn,
@@ -264,10 +264,10 @@ class Preparation:
     def _encode_dev(self, tokenizer: AnyTokenizer) -> None:
         """Encodes dev; what is left out is listed, counted and reported."""
         files, data, folder = self._files, self._data, self._folder
-        texts = [(str(files.dev[0]), count_pairs(files.dev))]
+        texts = [(str(files.dev[0]), count_pairs(files.dev, data.column_names))]
         tally = Tally(texts, tokenizer.special.unk)
         encoder = Encoder(tokenizer, max_tokens=data.max_tokens, max_ratio=data.max_ratio, training=False)
-        numbered = ((line, 0, pair) for line, pair in enumerate(read_pairs(files.dev), start=1))
+        numbered = ((line, 0, pair) for line, pair in enumerate(read_pairs(files.dev, data.column_names), start=1))
 
         def checked() -> Iterator[tuple[list[int], list[int]]]:
             yield from encoder.encode(numbered, tally)
@@ -391,7 +391,7 @@ class Preparation:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     def _sizes_of_sets(self) -> dict[str, int]:
-        return {name: count_pairs(pair) for name, pair in self._files.evaluation_sets.items()}
+        return {name: count_pairs(pair, self._data.column_names) for name, pair in self._files.evaluation_sets.items()}
 
     def _refuse_faulty(self, said: list[dict[str, Any]]) -> None:
         """HeedError if too many lines of a file cannot be read."""

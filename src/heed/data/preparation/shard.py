@@ -156,13 +156,13 @@ class _Encoder:
         self._key = shard_key(plan, folder)
         self._filter = PairFilter(settings)
         sets = {name: (Path(src), Path(tgt)) for name, (src, tgt) in settings.sets.items()}
-        dev = read_pairs(sets["dev"]) if settings.holds_out_dev else ()
+        dev = read_pairs(sets["dev"], settings.columns) if settings.holds_out_dev else ()
         self._held_out = HeldOut(dev, sides_from=plan.sides_held_out_from)
         # The places of the pairs of dev and tests, by their hashes and by those of their sides; trees are often alike.
         self._places: dict[int, list[tuple[str, int]]] = {}
         of_sides = ("", OF_SOURCES) if settings.tgt_symbols else ("", OF_SOURCES, OF_TARGETS)
         for name, files in sets.items():
-            for place, pair in enumerate(read_pairs(files)):
+            for place, pair in enumerate(read_pairs(files, settings.columns)):
                 for key, of_side in zip(overlap_keys(*pair), of_sides, strict=False):
                     self._places.setdefault(key, []).append((f"{name}{of_side}", place))
 

@@ -23,10 +23,10 @@ Report = Callable[[str], None]
 
 
 def refuse_both_sides(pair: FilePair, setting: str) -> None:
-    """HeedError if a file of `setting`, which is two files of text, is of another format."""
+    """HeedError if one of two files of `setting` holds both sides, so that it is none of them."""
     for side in pair:
-        if holds_both_sides(side):
-            raise HeedError(f"{side}: {setting} takes two files of text, [src, tgt].")
+        if pair[0] != pair[1] and holds_both_sides(side):
+            raise HeedError(f"{side}: holds both sides; {setting} takes it alone, or two files of text, [src, tgt].")
 
 
 def stands_for_many(name: str) -> bool:

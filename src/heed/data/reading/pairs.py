@@ -206,13 +206,17 @@ class _TwoFiles:
             side.close()
 
 
-def read_pairs(files: FilePair) -> Iterator[Pair]:
-    """Lines of two files side by side, each of which counts, as in dev and test sets.
+def read_pairs(files: FilePair, columns: Sequence[str] = ()) -> Iterator[Pair]:
+    """Lines of two files side by side, or the rows of one that holds both sides, each of which counts, as in dev sets.
 
-    HeedError for a line that cannot be read, if one file is longer, or if there is no line at all.
+    columns: of sources and targets in a file that holds both. HeedError for a line that cannot be read, if one file is
+    longer, or if there is no line at all.
     """
     for side in files:
         refuse_other_formats(str(side))
+    if len(names := source_of(files)) == 1:
+        yield from _read_rows(names, columns)
+        return
     src_lines, tgt_lines = read_lines(files[0]), read_lines(files[1])
     n_pairs = 0
     while True:
@@ -229,15 +233,28 @@ def read_pairs(files: FilePair) -> Iterator[Pair]:
         raise HeedError(f"{files[0]} and {files[1]} are empty: a corpus needs at least one pair of lines.")
 
 
-def read_sides(files: FilePair) -> tuple[list[str], list[str]]:
+def _read_rows(names: Sequence[str], columns: Sequence[str]) -> Iterator[Pair]:
+    rows = examine_source(names, columns, every=2**62).rows
+    n_pairs = 0
+    with closing(PairReader([names], columns)) as reader:
+        for _, row, pair in reader.read([PairRange(0, 0, rows, (0,))]):
+            if isinstance(pair, LineFault):
+                raise HeedError(f"{names[0]}, line {row + 1}: {pair}.")
+            n_pairs += 1
+            yield pair
+    if n_pairs == 0:
+        raise HeedError(f"{names[0]} is empty: a corpus needs at least one pair of lines.")
+
+
+def read_sides(files: FilePair, columns: Sequence[str] = ()) -> tuple[list[str], list[str]]:
     """All lines of each file. Errors as in `read_pairs`."""
-    src_lines, tgt_lines = map(list, zip(*read_pairs(files), strict=True))
+    src_lines, tgt_lines = map(list, zip(*read_pairs(files, columns), strict=True))
     return src_lines, tgt_lines
 
 
-def count_pairs(files: FilePair) -> int:
+def count_pairs(files: FilePair, columns: Sequence[str] = ()) -> int:
     """Number of pairs of lines, all of which are read. Errors as in `read_pairs`."""
-    return sum(1 for _ in read_pairs(files))
+    return sum(1 for _ in read_pairs(files, columns))
 
 
 def readable_lines(path: Path) -> Iterator[str]:

@@ -126,7 +126,7 @@ class TranslationTask:
         n_sources = {src: n for (src, _), n in zip(files.train, counts, strict=True)}
         n_translations = sum(n_sources.values()) if self.recipe.training.n_teachers else 0
         for pair in files.pairs[len(files.train) :]:
-            count_pairs(pair)
+            count_pairs(pair, self.recipe.data.column_names)
         corpora.report(f"{sum(counts) - n_dev:,} training pairs; both sides of every file have as many lines.")
         if n_translations:
             corpora.report(f"{n_translations:,} translations by the teachers will be added.")
@@ -201,7 +201,7 @@ class TranslationTask:
         self, files: TextFiles, tokenizer: AnyTokenizer, report: Report = no_report, *, workers: Workers = ALONE
     ) -> Callable[[Transformer], dict[str, float]]:
         """BLEU of greedy translations of dev; their chrF too if training.best_by asks for it."""
-        sources, references = read_sides(files.dev)
+        sources, references = read_sides(files.dev, self.recipe.data.column_names)
         tokenize = self._tokenization(references, report)
         greedy = self.recipe.decoding.model_copy(update={"beam_size": 1})
         longest_source(self.recipe.model, greedy)  # settings that leave no room for a target show before training
@@ -231,7 +231,7 @@ class TranslationTask:
         translator.report = report  # of lines; the precision is named below
         for name, pair in sets.items():
             report(f"Translating {name} with the {title} in {translator.precision}.")
-            sources, references = read_sides(pair)
+            sources, references = read_sides(pair, self.recipe.data.column_names)
             tokenize = self._tokenization(references, report)
             max_tokens = self.recipe.data.max_tokens
             yield evaluate_translations(
@@ -326,8 +326,7 @@ def _split_off(folder: Path) -> FilePair:
 
 
 def _file_pair(files: list[str], setting: str) -> FilePair:
-    """HeedError if they are not two files of text."""
-    src, tgt = files
-    pair = Path(src), Path(tgt)
+    """HeedError if they are neither two files of text nor one that holds both sides."""
+    pair = Path(files[0]), Path(files[-1])
     refuse_both_sides(pair, setting)
     return pair
