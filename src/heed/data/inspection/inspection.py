@@ -151,7 +151,7 @@ class Inspection:
 
 
 def _text_of_set(name: str, numbers: dict[str, Any]) -> Iterator[str]:
-    files = "; ".join(f"{src}, {tgt}" for src, tgt in numbers["files"])
+    files = "; ".join(", ".join(dict.fromkeys(pair)) for pair in numbers["files"])
     yield f"{name}: {numbers['pairs']:,} pairs ({files})"
     for side in SIDES:
         lengths = (
