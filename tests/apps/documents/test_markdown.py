@@ -11,6 +11,8 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from tests.apps.documents.translators import asked, shuffled, translated, unchanged
 
+from heed.apps.documents.formats import text_job
+from heed.apps.documents.translation import run_job
 from heed.text.alignment import Link, Translated
 
 JUDGE = MarkdownIt("commonmark").enable(["table", "strikethrough"])
@@ -42,13 +44,14 @@ def tokens_of(tokens: Iterable[Token]) -> list[object]:
         if token.type == "inline":
             found.append(tokens_of(token.children or []))
         else:
-            found.append((token.type, token.tag, token.content, token.info, token.markup, sorted(token.attrs.items())))
+            content = token.content.upper() if token.type in ("html_block", "image") else token.content
+            found.append((token.type, token.tag, content, token.info, token.markup, sorted(token.attrs.items())))
     return found
 
 
 def counts(text: str) -> dict[str, int]:
     """How often each link, image and the like is there. Emphasis goes where no word is left for it."""
-    tags = re.findall(r"<[^>]*>", JUDGE.render(text))
+    tags = re.findall(r"<[^>]*>", re.sub(' alt="[^"]*"', "", JUDGE.render(text)))
     return {tag: tags.count(tag) for tag in tags if not re.fullmatch("</?(?:em|strong|s|b)>", tag)}
 
 
@@ -153,6 +156,66 @@ def test_signs_of_dialects_stay_and_words_are_sentences(text, sentences):
     assert [" ".join(sentence.split(" ")) for sentence in asked(text, "md")][: len(sentences)] == sentences
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            '!!! note "one *two*"\n\n    a\n\n=== "three"\n\n    b\n',
+            '!!! note "ONE *TWO*"\n\n    A\n\n=== "THREE"\n\n    B\n',
+        ),
+        (
+            ":::tip[one]{.x}\n\na\n\n:::\n\n::: info two\nb\n:::\n",
+            ":::tip[ONE]{.x}\n\nA\n\n:::\n\n::: info TWO\nB\n:::\n",
+        ),
+        (":::{note} one\na\n:::\n\n:::{figure} b.png\n:::\n", ":::{note} ONE\nA\n:::\n\n:::{figure} b.png\n:::\n"),
+        ("/// note | one\na\n///\n\n/// html | div\nb\n///\n", "/// note | ONE\nA\n///\n\n/// html | div\nB\n///\n"),
+        (
+            "---\ntitle: one\ndescription: \"two\"\nkind: a\nsummary: '%1'\n---\n",
+            "---\ntitle: ONE\ndescription: \"TWO\"\nkind: a\nsummary: '%1'\n---\n",
+        ),
+        ("+++\ntitle = \"one\"\nkind = 'a'\n+++\n", "+++\ntitle = \"ONE\"\nkind = 'a'\n+++\n"),
+        ("> a ![one\n> *two*](a.png){.x}\n", "> A ![ONE *TWO*](a.png){.x}\n"),
+        ("[![one](a.png)](b) ![two][k] ![k]\n\n[k]: a\n", "[![ONE](a.png)](b) ![TWO][k] ![k]\n\n[k]: a\n"),
+        ('a <img src="a" alt="one"> b\n', 'A <img src="a" alt="ONE"> B\n'),
+        (
+            "<details>\n<summary title='one'>two\nthree</summary>\n\nfour\n",
+            "<details>\n<summary title='ONE'>TWO THREE</summary>\n\nFOUR\n",
+        ),
+        ("- <div align=center>one <b>two</b></div>\n- a\n", "- <div align=center>ONE <b>TWO</b></div>\n- A\n"),
+        ("<div markdown>\n*a*\n</div>\n\n<pre>\na\n</pre>\n", "<div markdown>\n*a*\n</div>\n\n<pre>\na\n</pre>\n"),
+        (
+            '--8<-- "a.md"\n\none\n\n--8<--\na.md\n--8<--\n\n*[ab]: words\n',
+            '--8<-- "a.md"\n\nONE\n\n--8<--\na.md\n--8<--\n\n*[ab]: words\n',
+        ),
+        ("go ++ctrl+x++ on, c++ and d++\n", "GO ++ctrl+x++ ON, C++ AND D++\n"),
+    ],
+)
+def test_words_that_readers_see_in_the_markup_are_translated(text, expected):
+    assert translated(text, capitals, "md") == expected
+    assert translated(text, unchanged, "md") == text
+    none = run_job(text_job(text, format="md", language="en", attributes=False), unchanged)
+    assert none == text
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("![words](a)\n", "![a\\](b) \"'\\[c: #d](a)\n"),
+        ('!!! x "words"\n', "!!! x \"a](b) ''[c: #d\"\n"),
+        (":::x[words]\n", ":::x[a\\](b) \"'\\[c: #d]\n"),
+        ("---\ntitle: words\n---\n", '---\ntitle: "a](b) \\"\'[c: #d"\n---\n'),
+        ("---\ntitle: 'words'\n---\n", '---\ntitle: "a](b) \\"\'[c: #d"\n---\n'),
+    ],
+)
+def test_words_in_the_markup_take_no_sign_that_would_end_them(text, expected):
+    assert translated(text, said("a](b) \"'[c: #d"), "md") == expected
+
+
+def test_the_first_cell_of_a_row_without_a_bar_begins_no_list():
+    assert translated("a | b\n---|---\nc | d\n", said("24. X"), "md") == ("24\\. X | 24. X\n---|---\n24\\. X | 24. X\n")
+    assert translated("words\nhere\n", said("a | b --|--"), "md") == "a | b\n\\--|--\n"
+
+
 GRID = """> +--------+-------+
 > | Fruit  | Price |
 > +========+=======+
@@ -224,4 +287,4 @@ def test_code_of_which_nothing_was_copied_stays_apart():
 
 def test_a_comment_does_not_become_a_block_of_its_own():
     assert translated("one one <!-- c --> one one\n", shuffled, "md") == "ONE <!-- c --> ONE ONE ONE\n"
-    assert translated("<!-- c --> one one\n", shuffled, "md") == "<!-- c --> one one\n"  # which is one
+    assert translated("<!-- c --> one one\n", shuffled, "md") == "<!-- c --> ONE ONE\n"  # which is one

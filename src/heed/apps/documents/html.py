@@ -48,12 +48,17 @@ _UNTRANSLATED = re.compile(r"""\stranslate\s*=\s*["']?no\b|\sclass\s*=\s*(["'])[
 
 def read_html(page: str) -> list[Item]:
     """Words with character references resolved; tags, comments, scripts and code as they stand."""
+    inner = WordsInMarkup(page)
+    return [*read_elements(page, inner), *inner.items]
+
+
+def read_elements(page: str, inner: WordsInMarkup) -> list[Item]:
+    """A page, or a part of one, without the words in its markup, which go to `inner`."""
     # All ends of elements are found at once: a search from each tag would take time that grows with the square.
     is_xml = _XML.match(page) is not None
     tokens = tokens_of(page, is_xml)
     ends = ends_of_elements(tokens)
     items: list[Item] = []
-    inner = WordsInMarkup(page)
     place = 0
     while place < len(tokens):
         text, name, is_end = tokens[place]
@@ -83,7 +88,7 @@ def read_html(page: str) -> list[Item]:
             has_words = not is_note and (name in CODE or name not in WORDLESS)
             words = "".join(resolved(token[0]) for token in parts if not token[1]) if has_words else ""
             if not stays:
-                parts = [(_marked(*token, inner, words=name == "select"), "", False) for token in parts]
+                parts = [(with_marks(*token, inner, words=name == "select"), "", False) for token in parts]
             whole = "".join(token[0] for token in parts)
             within = name not in BLOCKS and not (name in DRAWN and _AS_BLOCK.search(text))
             items.append(Tag("atom" if within else "cut", whole, name, words))
@@ -91,7 +96,7 @@ def read_html(page: str) -> list[Item]:
             continue
 
         # A tag of its own.
-        markup = _marked(text, name, is_end, inner) if not stays else text
+        markup = text if stays else with_marks(text, name, is_end, inner)
         if name[0].isalpha() and name not in ALONE and not (is_xml and text.endswith("/>")):
             if name == "a" and not is_end and _end_with_link(items):
                 items.append(Tag("cut", ""))  # as in a menu: two links are never one word
@@ -99,10 +104,10 @@ def read_html(page: str) -> list[Item]:
         else:
             items.append(Tag("cut" if name in BLOCKS or name == "!" else "atom", markup, name))
         place = stop
-    return [*_with_reopened(_without_lone_elements(items)), *inner.items]
+    return _with_reopened(_without_lone_elements(items))
 
 
-def _marked(text: str, name: str, is_end: bool, inner: WordsInMarkup, *, words: bool = False) -> str:
+def with_marks(text: str, name: str, is_end: bool, inner: WordsInMarkup, *, words: bool = False) -> str:
     """A token with marks for the words of its attributes; with one for all of it if it is words, and they are asked."""
     if not name:
         return inner.mark(_words(text), text) if words and text.strip() else text
@@ -184,11 +189,21 @@ def write_html(items: list[Item], codec: str | None = None) -> str:
         codec = "utf-8" if charset in ("utf-8", "utf8") else "ascii"
 
     def write(words: list[Item], quote: str, source: str) -> str:
-        written = _write(words, codec, quote)
-        return source if written == source.strip(quote) else f"{quote}{written}{quote}"
+        return write_value(words, quote, source, codec=codec)
 
     own, words = divide_words(items)
-    return with_words(_write(_without_empty_halves(_without_needless_reopening(own)), codec), words, write)
+    return with_words(write_elements(own, codec), words, write)
+
+
+def write_elements(items: list[Item], codec: str = "utf-8") -> str:
+    """A page, or a part of one, without the words in its markup."""
+    return _write(_without_empty_halves(_without_needless_reopening(items)), codec)
+
+
+def write_value(words: list[Item], quote: str, source: str, *, codec: str = "utf-8") -> str:
+    """An attribute's value, with its quotes; as in the source if the words are the same."""
+    written = _write(words, codec, quote)
+    return source if written == source.strip(quote) else f"{quote}{written}{quote}"
 
 
 def _write(items: list[Item], codec: str, quote: str = "") -> str:

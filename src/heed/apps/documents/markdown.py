@@ -4,21 +4,28 @@ markdown-it-py reads the blocks (`markdown_blocks`) and what is within them (`ma
 two blocks of words is one tag, and so is each piece of markup among the words.
 """
 
+import json
 import re
+from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from heed.apps.documents.atoms import ADDRESS
 from heed.apps.documents.character_tables import CharacterTable
+from heed.apps.documents.html import read_elements, with_marks, write_elements, write_value
 from heed.apps.documents.items import Item, Tag, as_cut
-from heed.apps.documents.markdown_blocks import BLOCK_OF_HTML, Leaf, Line, SourceMap, read_blocks
-from heed.apps.documents.markdown_inlines import Label, read_inlines
+from heed.apps.documents.markdown_blocks import BLOCK_OF_HTML, PLAIN_YAML, Blocks, Leaf, Line, SourceMap, read_blocks
+from heed.apps.documents.markdown_inlines import Image, Label, read_inlines
+from heed.apps.documents.sentences import needs_translation
+from heed.apps.documents.words_in_markup import WordsInMarkup, divide_words, with_words
 
 _START = "^"  # names the tags directly behind which a marker would begin a block; what the source has there follows
 _LINE_END = re.compile(r"\r\n|\n|\r")
 # What would begin a block: an item, a quotation, a heading, code, HTML, a definition, a directive, a rule.
 _MARKER = re.compile(
     r"(?:[-+*]|\d{1,9}[.)])(?=[ \t]|$)|>|#{1,6}(?=[ \t]|$)|```|~~~|</?[A-Za-z!?]|:(?=[ \t])|:::|\[(?=[^\]]{1,99}\]:)"
+    r"|\|?[ \t]{0,3}:?-+:?[ \t]{0,3}\|"  # the second line of a table
     r"|\$\$|!!!|\?\?\?|\{%|\+(?=[-=:])|(?:=+|-{2,}|\*{3,}|_{3,})(?=[ \t]*$)"
 )
 _TASK = re.compile(r"\[[ xX]\][ \t]+")
@@ -28,6 +35,8 @@ _SPECIAL = re.compile(r"[\\`*_\[\]<~${}^]|&(?=[#A-Za-z])|:(?=[\w+-]{1,60}:)")  #
 _FIRST_WORD = re.compile(r"\s*+(\S++)")
 _PREFIX = re.compile(r"\n[ \t>]*+")
 MAX_CHECKED = 20_000  # characters of a block that is read again once it is translated
+_ELEMENT = re.compile(r"<([A-Za-z][\w-]*)")
+_NO_TEXT = re.compile(r"[\d.,:+_-]*|~|true|false|null|yes|no|on|off", re.IGNORECASE)  # for YAML
 _EMPHASIS = frozenset(("*", "**", "_", "__", "~", "~~"))
 
 
@@ -64,28 +73,42 @@ def read_markdown(text: str) -> list[Item]:
     text = _LINE_END.sub("\n", text)
     blocks = read_blocks(text)
     document = Tag("cut", _Document(line_ends, blocks.env))
-    return [document, *_read_leaves(text, blocks.leaves, blocks.env)]
+    words = WordsInMarkup(text)
+    return [document, *_read_blocks(text, blocks, words, blocks.env), *words.items]
 
 
-def _read_leaves(text: str, leaves: list[Leaf], env: dict[str, Any]) -> Iterator[Item]:
+def _read_blocks(text: str, blocks: Blocks, words: WordsInMarkup | None, env: dict[str, Any]) -> Iterator[Item]:
     last = 0
-    for leaf in leaves:
+    phrases = deque(blocks.phrases)
+
+    def markup(start: int, end: int) -> str:
+        """The source of a span, with marks for the words in it."""
+        parts: list[str] = []
+        while phrases and phrases[0].end <= end:
+            phrase = phrases.popleft()
+            if phrase.start >= start:
+                source = text[phrase.start : phrase.end]
+                parts += [text[start : phrase.start], _mark(source, phrase.style, words, env)]
+                start = phrase.end
+        return "".join([*parts, text[start:end]])
+
+    for leaf in blocks.leaves:
         start, end = leaf.lines[0].start, leaf.lines[-1].end
         if start < last:
             continue
         if leaf.table is not None:
             cells = leaf.table.cells
             for number, cell in enumerate(cells):
-                yield Tag("cut", _Cell("" if number else text[last:start], number == 0))
-                yield from _read_leaves(cell, read_blocks(cell).leaves, env)
+                yield Tag("cut", _Cell("" if number else markup(last, start), number == 0))
+                yield from _read_blocks(cell, read_blocks(cell), None, env)  # a mark would make its column wider
                 yield Tag("cut", _CellEnd(leaf.table if number + 1 == len(cells) else None))
         else:
-            yield from _read_leaf(text, leaf, text[last:start], env)
+            yield from _read_leaf(text, leaf, markup(last, start), words, env)
         last = end
-    yield Tag("cut", _Block(text[last:]))
+    yield Tag("cut", _Block(markup(last, len(text))))
 
 
-def _read_leaf(text: str, leaf: Leaf, before: str, env: dict[str, Any]) -> Iterator[Item]:
+def _read_leaf(text: str, leaf: Leaf, before: str, words: WordsInMarkup | None, env: dict[str, Any]) -> Iterator[Item]:
     start, end = leaf.lines[0].start, leaf.lines[-1].end
     first = text[start : leaf.lines[0].end]
     has_title = False  # its first line is separate from the words below it
@@ -101,9 +124,10 @@ def _read_leaf(text: str, leaf: Leaf, before: str, env: dict[str, Any]) -> Itera
     if start == end:
         yield Tag("cut", _Block(before))
         return
-    yield Tag("cut", _Block(before, text[start:end], leaf.kind), _start(text, leaf.lines[0]))
+    items = [_with_marks(item, words, env) for item in read_inlines(SourceMap(text, leaf), env)]
+    yield Tag("cut", _Block(before, "".join(_texts(items)), leaf.kind), _start(text, leaf.lines[0]))
     line = 0
-    for item in read_inlines(SourceMap(text, leaf), env):
+    for item in items:
         if isinstance(item, Tag) and isinstance(item.markup, str) and (n_ends := item.markup.count("\n")):
             line += n_ends
             if item.markup.rstrip(" \t>").endswith("\n"):
@@ -111,6 +135,54 @@ def _read_leaf(text: str, leaf: Leaf, before: str, env: dict[str, Any]) -> Itera
             if has_title:
                 item, has_title = as_cut(item), False
         yield item
+
+
+def _with_marks(item: Item, words: WordsInMarkup | None, env: dict[str, Any]) -> Item:
+    """The item, where marks stand for the description of an image and for what readers see of a tag of HTML."""
+    markup = "" if isinstance(item, str) else item.markup
+    if isinstance(markup, Image):
+        behind = markup[2 + len(markup.label) :]
+        if behind.startswith(("](", "][")) and not behind.startswith("][]"):  # elsewhere it is the image's label, too
+            markup = f"![{_mark(markup.label, 'label', words, env)}{behind}"
+    elif words and isinstance(markup, str) and "\n" not in markup and (match := _ELEMENT.match(markup)):
+        markup = with_marks(markup, match[1].lower(), False, words)
+    return replace(item, markup=markup) if isinstance(item, Tag) and markup != item.markup else item
+
+
+def _mark(source: str, style: str, words: WordsInMarkup | None, env: dict[str, Any]) -> str:
+    """The mark for words in markup; the source if it has none."""
+    if words is None or not needs_translation(source):
+        return source
+    if style == "html":
+        return words.mark(read_elements(source, words), source, style)
+    if style == "yaml":
+        return words.mark([source[1:-1] if source[0] in "\"'" else source], source, style)
+    return words.mark(_read_line(_PREFIX.sub(" ", source), env), source, style)
+
+
+def _read_line(text: str, env: dict[str, Any]) -> list[Item]:
+    return read_inlines(SourceMap(text, Leaf("paragraph", [Line(0, len(text), may_begin=False)])), env)
+
+
+def _write_words(items: list[Item], style: str, source: str, env: dict[str, Any]) -> str:
+    """Words in markup, so that they end where they should."""
+    if style == "html":
+        return write_elements(items)
+    if style == "yaml":
+        text = "".join(_texts(items))
+        quote = source[0] if source[0] in "\"'" else ""
+        if text == source.strip(quote) or (not quote and PLAIN_YAML.fullmatch(text) and not _NO_TEXT.fullmatch(text)):
+            return source if quote else text
+        return f"'{text}'" if quote == "'" and "'" not in text else json.dumps(text, ensure_ascii=False)
+    if style in ("label", "line", "quoted"):
+        line = _PREFIX.sub(" ", source)
+        text = _write_block(items, Tag("cut", _Block("", line, "paragraph")), env)
+        if text == line:
+            return source
+        if style == "label" and len(_read_line(f"![{text}](x)", env)) > 1:
+            text = re.sub(r"(?<!\\)[\[\]]", r"\\\g<0>", text)
+        return text.replace('"', "'") if style == "quoted" else text
+    return write_value(items, style, source)
 
 
 def _start(text: str, line: Line) -> str:
@@ -122,6 +194,7 @@ def _start(text: str, line: Line) -> str:
 def write_markdown(items: list[Item]) -> str:
     """The text. Characters among the words that would be read as markup, and are none in the items, are escaped."""
     # Cells may hold tables themselves, so outputs and tables are stacks: a cell's text goes to the uppermost output.
+    items, words = divide_words(items)
     document = items[0].markup if items and isinstance(items[0], Tag) else None
     assert isinstance(document, _Document)
     outputs: list[list[str]] = [[]]  # of the text, and of each cell that we are in
@@ -158,7 +231,11 @@ def write_markdown(items: list[Item]) -> str:
             case _:
                 block.append(item)
     finish()
-    return _with_line_ends("".join(outputs[0]), document.line_ends)
+
+    def write(words: list[Item], style: str, source: str) -> str:
+        return _write_words(words, style, source, document.env)
+
+    return _with_line_ends(with_words("".join(outputs[0]), words, write), document.line_ends)
 
 
 def _with_line_ends(text: str, line_ends: list[str]) -> str:

@@ -36,12 +36,29 @@ BLOCK_OF_HTML = re.compile(  # what begins one: https://spec.commonmark.org/0.31
 )
 
 # What begins a block that CommonMark does not know.
-_BEGINNINGS = frozenset("+-:/!?=([\\{$<ie")  # its first characters, but for a table's head
+_BEGINNINGS = frozenset("+-:;*/!?=([\\{$<ie")  # its first characters, but for a table's head
 _DIRECTIVE = re.compile(r":::.*|/{3,}(?:[ \t].*)?|::[A-Za-z][\w-]*(?:[\[{].*)?")
+_SNIPPET = re.compile(r";?-{1,8}8<-{1,8}([ \t].*)?")  # of another file, as pymdownx has it, or a list of them
+_ABBREVIATION = re.compile(r"\*\[[^\]\n]{1,99}\]:.*")
 _OPTION = re.compile(r":[\w-]+:.*")  # of a directive
 _ADMONITION = re.compile(r"(?:!!!|\?\?\?\+?)[ \t]++[\w|\"' -].*|===[!+]?[ \t]+\"[^\"]*\"[ \t]*")
+# Where these have a title: ::: tip Title, :::{note} Title, ::tip[Title], /// note | Title, !!! note "Title".
+_TITLED = (
+    "note|tip|warning|important|caution|danger|attention|error|hint|info|seealso|abstract|summary|success|question"
+    "|failure|bug|example|quote|admonition|topic|sidebar|dropdown|details|card|tab|tab-item|tab-set"
+)
+_TITLE = re.compile(
+    rf"::++[ \t]*+(?:[\w-]++\[([^\[\]]++)\]|\{{?(?:{_TITLED})\}}?[ \t]++([^{{\[:\s].*))"
+    rf"|///++[ \t]*+(?:{_TITLED})[ \t]*+\|[ \t]*+(\S.*)|(?:!!!|\?\?\?\+?|===[!+]?)[^\"]*+\"([^\"]++)\"",
+    re.IGNORECASE,
+)
+_FRONT_MATTER_WORDS = re.compile(
+    r"(?:title|subtitle|description|summary|tagline|sidebar_label)[ \t]*([:=])[ \t]+(\S.*)"
+)
+PLAIN_YAML = re.compile(r"[^\s\[\]{}&*!|>%@`\"'#,?:-](?:[^:#]|:(?!\s|$)|(?<!\s)#)*")
 _TARGET = re.compile(r"\([\w.:/-]+\)=[ \t]*")  # MyST's, of a reference
 _FOOTNOTE = re.compile(r"\[\^[^\[\]\s]{1,99}\]:[ \t]*")
+_OF_MARKDOWN = re.compile(r"<\w[^<>]{0,500}\smarkdown[\s=>]")  # an element whose words are Markdown, not HTML
 _DEFINITION = re.compile(r":[ \t]+")
 _ENVIRONMENT = re.compile(r"\\begin\{([A-Za-z]+\*?)\}")
 _COMMAND = re.compile(r"\\[A-Za-z]+\*?(?:\[[^\]\n]{0,200}\]|\{[^{}\n]{0,200}\}){0,8}[ \t]*")  # as in \newpage
@@ -69,6 +86,14 @@ class Line(NamedTuple):
     may_begin: bool
 
 
+class Phrase(NamedTuple):
+    """Words in markup: their span in the source, and how they are written: html, yaml, a quote, or what ends them."""
+
+    start: int
+    end: int
+    style: str
+
+
 class Leaf(NamedTuple):
     """A block of words: a paragraph, a heading or a table's cell. `table`: it stands for a whole table's lines."""
 
@@ -79,9 +104,10 @@ class Leaf(NamedTuple):
 
 @dataclass
 class Blocks:
-    """The blocks of a text. env: markdown-it's, with the references that are defined."""
+    """The blocks of a text. phrases: in the markup between them. env: markdown-it's, with the defined references."""
 
     leaves: list[Leaf] = field(default_factory=list)
+    phrases: list[Phrase] = field(default_factory=list)
     env: dict[str, Any] = field(default_factory=dict)
 
 
@@ -90,7 +116,7 @@ class _State(StateBlock):
 
     def __init__(self, text: str, parser: MarkdownIt, blocks: Blocks) -> None:
         super().__init__(text, parser, blocks.env, [])
-        self.leaves = blocks.leaves
+        self.leaves, self.phrases = blocks.leaves, blocks.phrases
         self.row: Token | None = None
         self.cells: list[tuple[int, int]] = []
         self.no_table_before = 0
@@ -112,10 +138,11 @@ class _State(StateBlock):
 
     def _add_leaf(self, opening: Token) -> None:
         if opening.type in ("th_open", "td_open"):
-            assert self.row is not None
+            assert self.row is not None and self.row.map is not None
             if (number := self.row.meta["cell"]) < len(self.cells):
                 start, end = self.cells[number]
-                self.add("cell", [Line(start, end, may_begin=False)])
+                is_first = number == 0 and not self.line_text(self.row.map[0]).startswith("|")
+                self.add("cell", [Line(start, end, may_begin=is_first)])
             return
         assert opening.map is not None
         first, stop = opening.map
@@ -150,6 +177,26 @@ class _State(StateBlock):
     def line_text(self, line: int) -> str:
         start, end = self.span(line)
         return self.src[start:end]
+
+    def add_title(self, line: int) -> None:
+        """Adds the words of a directive's or an admonition's title."""
+        start, _ = self.span(line)
+        if match := _TITLE.match(self.line_text(line)):
+            words = match[match.lastindex or 0].rstrip()
+            first = match.start(match.lastindex or 0)
+            style = {1: "label", 4: "quoted"}.get(match.lastindex or 0, "line")
+            self.phrases.append(Phrase(start + first, start + first + len(words), style))
+
+    def add_html(self) -> None:
+        """Adds the blocks of HTML, whose words are read as those of a page."""
+        for token in self.tokens:
+            if token.type == "html_block" and token.map is not None:
+                start, end = self.bMarks[token.map[0]], self.eMarks[token.map[1] - 1]
+                start = self.src.find("<", start, end)
+                before = self.src[self.bMarks[token.map[0]] : start]
+                if ">" not in before and not _OF_MARKDOWN.search(self.src, start, end):
+                    self.phrases.append(Phrase(start, end, "html"))
+        self.phrases.sort()
 
     def _cells(self, line: int) -> list[tuple[int, int]]:
         """The spans of a row's cells, as markdown-it finds them."""
@@ -199,6 +246,8 @@ def read_blocks(text: str) -> Blocks:
     parser = _block_parser()
     state = _State(text, parser, blocks)
     parser.block.tokenize(state, _front_matter(state), state.lineMax)
+    if not blocks.env.get("is_mdx"):
+        state.add_html()
     return blocks
 
 
@@ -208,10 +257,22 @@ def _front_matter(state: _State) -> int:
     if fence not in ("---", "+++"):
         return 0
     has_keys = False
+    phrases: list[Phrase] = []
     for line in range(1, state.lineMax):
         text = state.src[state.bMarks[line] : state.eMarks[line]]
         if text.rstrip() in (fence, "..."):
-            return line + 1 if has_keys or line == 1 else 0
+            is_whole = has_keys or line == 1
+            state.phrases += phrases * is_whole
+            return line + 1 if is_whole else 0
+        if (match := _FRONT_MATTER_WORDS.match(text)) and (match[1] == "=") == (fence == "+++"):
+            value, start = match[2].rstrip(), state.bMarks[line] + match.start(2)
+            quote = value[0] if value[0] in "\"'" else ""
+            inner = value[1:-1] if quote else value
+            is_value = (
+                (value[-1:] == quote and not {quote, "\\"} & set(inner)) if quote else PLAIN_YAML.fullmatch(value)
+            )
+            if is_value and len(inner) > 1 and (quote or match[1] == ":"):
+                phrases.append(Phrase(start, start + len(value), "yaml"))
         has_keys = has_keys or _FRONT_MATTER_KEY.match(text) is not None
     return 0
 
@@ -231,7 +292,12 @@ def _lines_that_stay(state: _State, start: int, end: int, silent: bool) -> bool:
         return False
     text = state.line_text(start)
     stop = start + 1
-    if _DIRECTIVE.fullmatch(text):
+    if snippet := _SNIPPET.fullmatch(text):
+        if snippet[1] is None:
+            stop = _stop(state, start + 1, end, (text.strip(),))
+    elif _DIRECTIVE.fullmatch(text):
+        if not silent:
+            state.add_title(start)
         while "{" in text and stop < end and _OPTION.fullmatch(state.line_text(stop)):
             stop += 1
     elif template := _TEMPLATE.match(text):
@@ -243,7 +309,7 @@ def _lines_that_stay(state: _State, start: int, end: int, silent: bool) -> bool:
         state.env["is_mdx"] = True
         while stop < end and not state.isEmpty(stop):
             stop += 1
-    elif not (_TARGET.fullmatch(text) or _COMMAND.fullmatch(text)):
+    elif not (_TARGET.fullmatch(text) or _COMMAND.fullmatch(text) or _ABBREVIATION.fullmatch(text)):
         return False
     if stop == 0:
         return False
@@ -350,6 +416,7 @@ def _admonition(state: _State, start: int, end: int, silent: bool) -> bool:
     if state.is_code_block(start) or not _ADMONITION.fullmatch(state.line_text(start)):
         return False
     if not silent:
+        state.add_title(start)
         state.line = start + 1
         _read_indented(state, start + 1, end, 4)
     return True

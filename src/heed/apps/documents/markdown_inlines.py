@@ -28,7 +28,7 @@ from markdown_it.rules_inline import (
 )
 from markdown_it.token import Token
 
-from heed.apps.documents.html_elements import ATOMS, CODE, INLINE
+from heed.apps.documents.html_elements import ALONE, BLOCKS, CODE, THINGS
 from heed.apps.documents.items import Item, Tag, as_cut
 from heed.apps.documents.markdown_blocks import ELEMENT, Parser, SourceMap
 from heed.text.character_references import resolved
@@ -53,6 +53,8 @@ _PLACEHOLDER = re.compile(
     r"\{[^\s{}]+\}|\{[\w.]+,[ \t]*(?:plural|select|selectordinal|number|date|time)\b.*", re.DOTALL
 )
 _ELEMENT = re.compile(ELEMENT)
+_KEY = r"(?:[A-Za-z0-9-]{1,30}|\"[^\"\n]{1,30}\")"
+_KEYS = re.compile(rf"\+\+{_KEY}(?:\+{_KEY}){{0,8}}\+\+(?!\+)")  # to press, as pymdownx has them
 _ROLE = re.compile(r"\{[\w:.+-]+\}|:[\w.+-]+:")
 _NAME = re.compile(r"</?([A-Za-z][A-Za-z0-9-]*)")
 
@@ -65,6 +67,12 @@ class Label(NamedTuple):
 
     def write(self, changed: bool) -> str:
         return f"][{self.label}]{self.end.removeprefix('][]').removeprefix(']')}" if changed else self.end
+
+
+class Image(str):
+    """An image's markup. label: the description that it begins with, between its brackets."""
+
+    label: str
 
 
 class _State(StateInline):
@@ -123,6 +131,14 @@ def _emoji(state: StateInline, silent: bool) -> bool:
     if match is None or src[start - 1 : start].isalnum():
         return False
     return _keep(state, silent, match.end())
+
+
+def _keys(state: StateInline, silent: bool) -> bool:
+    src, start = state.src, state.pos
+    match = _KEYS.match(src, start, state.posMax)
+    if match is None or src[start - 1 : start].isalnum():
+        return False
+    return _keep(state, silent, match.end(), match[0].strip("+"))
 
 
 def _brackets(state: StateInline, silent: bool) -> bool:
@@ -209,6 +225,7 @@ _RULES: dict[str, tuple[Rule, ...]] = {  # by the character that begins what the
     "{": (_braces,),
     ":": (_emoji,),
     "^": (_span,),
+    "+": (_keys,),
     "]": (),
 }
 _SIGN = re.compile(f"[{re.escape(''.join(_RULES))}]")
@@ -356,7 +373,9 @@ def read_inlines(words: SourceMap, env: dict[str, Any]) -> list[Item]:
                 assert isinstance(role, Tag)
                 items.append(Tag("atom", role.markup + markup, text=kept))
             case "image":
-                items.append(Tag("atom", markup))
+                image = Image(markup)
+                image.label = words.slice(start + 2, start + 2 + len(token.content))
+                items.append(Tag("atom", image))
             case "html_inline":
                 last = _add_html(items, words, (start, end))
             case "link_open" if token.markup == "autolink":
@@ -406,19 +425,19 @@ def _add_html(items: list[Item], words: SourceMap, span: tuple[int, int]) -> int
     match = _NAME.match(tag)
     name = match[1] if match else ""
     is_end = tag.startswith("</")
-    if name.lower() in CODE and not is_end:
+    if name.lower() in CODE | THINGS and not is_end:
         close = words.text.find(f"</{name}>", end, end + MAX_KEPT)
         if close >= 0:
             stop = close + len(f"</{name}>")
-            text = resolved(words.text[end:close])
+            text = resolved(words.text[end:close]) if name.lower() in CODE else ""
             items.append(Tag("atom", words.slice(start, stop), text=" ".join(text.split())))
             return stop
     markup = words.slice(start, end)
     is_component = "-" in name or (name[:1].isupper() and not name.isupper())
-    if (name.lower() in INLINE or is_component) and not tag.endswith("/>"):
+    if name and (name.lower() not in ALONE or is_component) and not tag.endswith("/>"):
         items.append(Tag("close" if is_end else "open", markup, f"<{name.lower()}"))
     else:
-        is_thing = not name or is_component or name.lower() in ATOMS | INLINE
+        is_thing = is_component or name.lower() not in BLOCKS
         items.append(Tag("atom" if is_thing else "cut", markup))
     return end
 
@@ -438,6 +457,10 @@ def _owner(items: list[Item]) -> Tag | None:
 
 
 def _with_attributes(owner: Tag, markup: str) -> Tag:
+    if isinstance(owner.markup, Image):
+        image = Image(owner.markup + markup)
+        image.label = owner.markup.label
+        return replace(owner, markup=image)
     if isinstance(owner.markup, Label):
         return replace(owner, markup=owner.markup._replace(end=owner.markup.end + markup))
     return replace(owner, markup=owner.markup + markup)

@@ -57,8 +57,13 @@ def with_words(document: str, words: list[Item], write: Callable[[list[Item], st
             last = place
     if not written:
         return document
-    name = next(iter(written)).split("x")[0]
-    return re.sub(rf"{name}x\d+x", lambda match: written[match[0]], document)
+    marks = re.compile(next(iter(written)).split("x")[0] + r"x\d+x")
+
+    # The words of HTML within Markdown hold marks themselves.
+    def fill(text: str) -> str:
+        return marks.sub(lambda match: fill(written[match[0]]), text)
+
+    return fill(document)
 
 
 def _beginning(item: Item) -> _Beginning | None:
