@@ -6,8 +6,9 @@ from collections import deque
 
 import pytest
 
+from heed.data.preparation.shard import ShardLoading
 from heed.errors import HeedError
-from heed.leases.job import Driver, Outcome, Patience
+from heed.leases.job import Driver, Job, Outcome, Patience
 from heed.leases.workforce import Event
 
 FAST = Patience(first_pause=0.001, longest_pause=0.002, shortest_silence=0.02, pending=0.01, polled=0.001, said=0.0)
@@ -67,15 +68,17 @@ class Script:
 
 def run(crew, n_parts=5, n_workers=2, check=lambda outcome: None):
     outcome, lines = Outcome(), []
-    driver = Driver(
-        Numbered(),
-        crew,
-        n_workers=n_workers,
-        check=check,
+    job = Job(
+        plan=Numbered(),
+        loading=ShardLoading("nowhere", 1),
+        doing="Making",
+        noun="part",
+        sidecar=lambda part: None,
         report=lines.append,
         progress=lambda outcome, n: f"{len(outcome.said)} of {n}",
-        patience=FAST,
+        check=check,
     )
+    driver = Driver(job, crew, n_workers=n_workers, patience=FAST)
     driver.run(range(n_parts), outcome)
     return outcome, lines
 

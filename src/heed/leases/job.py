@@ -104,15 +104,16 @@ class Job:
             return outcome
         crew, n_workers, who = workforce.hire(self.loading, len(todo))
         self.report(f"{self.doing} {counted(len(todo), self.noun)}, {who}.")
-        progress = self.progress or self._line
-        driver = Driver(self.plan, crew, n_workers=n_workers, report=self.report, progress=progress, check=self.check)
         try:
-            driver.run(todo, outcome)
+            Driver(self, crew, n_workers=n_workers).run(todo, outcome)
         finally:
             crew.close()
         return outcome
 
-    def _line(self, outcome: Outcome, n_parts: int) -> str:
+    def line(self, outcome: Outcome, n_parts: int) -> str:
+        """What is said of the progress."""
+        if self.progress is not None:
+            return self.progress(outcome, n_parts)
         return f"{self.doing}: {len(outcome.said):,} of {n_parts:,} done."
 
     def refuse_given_up(self, outcome: Outcome) -> None:
@@ -127,22 +128,10 @@ class Job:
 
 
 class Driver:
-    """Works off parts of a plan. `report` takes a line for the user."""
+    """Leases parts of a job to the workers of a crew."""
 
-    def __init__(
-        self,
-        plan: Named,
-        crew: Crew,
-        *,
-        n_workers: int,
-        report: Callable[[str], None],
-        progress: Callable[[Outcome, int], str],
-        check: Callable[[Outcome], None] = lambda outcome: None,
-        patience: Patience | None = None,
-    ):
-        """progress: a line, given what is done so far and how many parts there are. check: raises to end the work."""
-        self._plan, self._crew = plan, crew
-        self._report, self._progress, self._check = report, progress, check
+    def __init__(self, job: Job, crew: Crew, *, n_workers: int, patience: Patience | None = None):
+        self._job, self._crew, self._report = job, crew, job.report
         self._patience = patience or Patience()
         self._slots = [_Slot() for _ in range(n_workers)]
         self._tried: dict[int, _Part] = {}
@@ -167,10 +156,10 @@ class Driver:
                 self._hear(event, outcome)
             self._take_back(outcome)
             self._restart()
-            self._check(outcome)
+            self._job.check(outcome)
             if time.monotonic() - said >= self._patience.said:
                 said = time.monotonic()
-                self._report(self._progress(outcome, n_parts))
+                self._report(self._job.line(outcome, n_parts))
 
     def _lease(self) -> None:
         now = time.monotonic()
@@ -209,7 +198,7 @@ class Driver:
             self._give_up(slot.part, why, outcome)
             return
         pause = min(self._patience.longest_pause, self._patience.first_pause * 2 ** (tried.failures - 1))
-        self._report(f"{self._plan.name_of(slot.part)}: {why} Next attempt in {pause:.0f} s.")
+        self._report(f"{self._job.plan.name_of(slot.part)}: {why} Next attempt in {pause:.0f} s.")
         slot.rest_until = time.monotonic() + pause
         heapq.heappush(self._due, (slot.rest_until, slot.part))
 
@@ -222,7 +211,7 @@ class Driver:
             self._not_started(slot, last=False)
             return
         if slot.state == "busy":
-            self._report(f"A worker is lost ({why}); its part {self._plan.name_of(slot.part)} goes to another one.")
+            self._report(f"A worker is lost ({why}); its part {self._job.plan.name_of(slot.part)} goes to another one.")
             self._return(slot.part, why, outcome)
         slot.state, slot.restart_at = "starting", time.monotonic()
 
@@ -237,7 +226,7 @@ class Driver:
 
     def _give_up(self, part: int, why: str, outcome: Outcome) -> None:
         outcome.given_up[part] = why
-        self._report(f"{self._plan.name_of(part)} is given up: {why}")
+        self._report(f"{self._job.plan.name_of(part)} is given up: {why}")
 
     def _not_started(self, slot: _Slot, *, last: bool) -> None:
         slot.starts += 1
@@ -257,7 +246,7 @@ class Driver:
         now = time.monotonic()
         for slot in self._slots:
             if slot.state == "busy" and now - slot.since > limit:
-                name = self._plan.name_of(slot.part)
+                name = self._job.plan.name_of(slot.part)
                 self._report(f"{name}: its worker has been silent for {limit:,.0f} s; another one takes it.")
                 self._return(slot.part, f"silent for {limit:,.0f} s", outcome)
                 slot.state, slot.restart_at = "starting", now

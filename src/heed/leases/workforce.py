@@ -393,32 +393,23 @@ def _running_cluster() -> str | None:
         named = Path(tempfile.gettempdir(), "ray", "ray_current_cluster").read_text(encoding="ascii").strip()
     except (OSError, UnicodeError):
         return None
-    host, _, port = named.rpartition(":")
-    return named if _answers(host, port) else None  # the file of a cluster that was killed stays
+    return named if _answers(named) else None  # the file of a cluster that was killed stays
 
 
 def _is_on_loopback(address: str) -> bool:
     """Whether a cluster listens on loopback alone: Ray would look for it at this machine's other address."""
     host, _, port = address.rpartition(":")
-    return host in (LOOPBACK, "localhost") and not any(
-        _answers(other, port) for other in _addresses() if other != LOOPBACK
-    )
-
-
-def _answers(host: str, port: str) -> bool:
-    try:
-        socket.create_connection((host, int(port)), timeout=CONNECTED_SECONDS).close()
-    except (OSError, OverflowError, ValueError):
+    if host not in (LOOPBACK, "localhost"):
         return False
+    with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect(("192.0.2.1", 9))  # of no machine, and nothing is sent: only this machine's side is asked for
+        return not _answers(f"{probe.getsockname()[0]}:{port}")
     return True
 
 
-def _addresses() -> set[str]:
-    """This machine's addresses, as far as they can be told: of its name, and of what it reaches others with."""
-    addresses = set[str]()
-    with suppress(OSError):
-        addresses.update(socket.gethostbyname_ex(socket.gethostname())[2])
-    with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect(("192.0.2.1", 9))  # of no machine; nothing is sent
-        addresses.add(probe.getsockname()[0])
-    return addresses
+def _answers(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    with suppress(OSError, OverflowError, ValueError):
+        socket.create_connection((host, int(port)), timeout=CONNECTED_SECONDS).close()
+        return True
+    return False

@@ -161,16 +161,6 @@ class ShardPlan:
         job = self.job(part)
         return f"{job.kind}-{job.number:05d}"
 
-    def identity(self) -> dict[str, Any]:
-        """The facts that shards of one plan share."""
-        files = [file for files in self.sources for file in files]
-        settings = json.loads(json.dumps(asdict(self.settings)))
-        return {
-            "inputs": {file.name: {"bytes": file.n_bytes, "hash": file.digest, "rows": file.rows} for file in files},
-            "given": self.n_given,
-            "settings": settings,
-        }
-
     @cached_property
     def digest(self) -> str:
         """Of contents and settings, not of the files' names: text that has been moved is the same."""
