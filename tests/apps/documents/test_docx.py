@@ -12,7 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.apps.documents.translators import linked, shuffled, swapped_case, unchanged, within_seconds
 
+from heed.apps.documents.docx import docx_job
 from heed.apps.documents.formats import translate_document
+from heed.apps.documents.sentences import splitter
+from heed.apps.documents.translation import run_job
 from heed.errors import HeedError
 from heed.runtime.memory import peak_memory, reset_peak_memory
 from heed.text.alignment import Link, Translated
@@ -122,7 +125,6 @@ EXPANDING = b'<!DOCTYPE d [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;">]><w:document %
         letter()[:-200],
         with_document(b"<w:document %b><w:p><w:r>%b</w:r></w:p></w:document>" % (NAMESPACE, HEAVY)),
         with_document(MANY_FORMATS),
-        with_document(b'<w:document xmlns:w="http://purl.oclc.org/ooxml/wordprocessingml/main"/>'),
         with_document(b"<w:document %b/>" % NAMESPACE, zipfile.ZIP_LZMA),
     ],
     ids=[
@@ -136,7 +138,6 @@ EXPANDING = b'<!DOCTYPE d [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;">]><w:document %
         "cut short",
         "heavy runs",
         "many formats",
-        "strict",
         "lzma",
     ],
 )
@@ -540,6 +541,46 @@ def other_zip(name: str, content: bytes) -> bytes:
 def test_what_is_refused_is_named(content, told):
     with pytest.raises(HeedError, match=rf"^letter\.docx: [^\n]*{told}[^\n]*$"):
         translated(content, swapped_case)
+
+
+def styled(properties: bytes, text: bytes) -> bytes:
+    return b"<w:r><w:rPr>%b</w:rPr><w:t>%b</w:t></w:r>" % (properties, text)
+
+
+def test_code_and_hidden_words_stay_and_a_note_s_number_ends_no_sentence():
+    code, note = styled(b'<w:rStyle w:val="HTMLCode"/>', b"make"), styled(b'<w:vertAlign w:val="superscript"/>', b"1")
+    hidden, shown = styled(b"<w:vanish/>", b"secret"), styled(b'<w:vanish w:val="0"/>', b"shown")
+    asked, written = asked_and_written(run(b"He came.") + note + run(b" Run ") + code + hidden + run(b" ") + shown)
+    assert asked[:2] == ["He came.", "Run make shown"]
+    assert all(part in written for part in (code, hidden, note, b">SHOWN<", b"hE CAME."))
+    block = b'<w:p><w:pPr><w:pStyle w:val="SourceCode"/></w:pPr>%b</w:p>' % run(b"x = y")
+    assert run(b"x = y") in files(translated(package(block), swapped_case))["word/document.xml"]
+
+
+def test_a_picture_s_description_is_translated_unless_nobody_wants_it():
+    properties = b'<d:docPr xmlns:d="urn:d" name="a" descr="one &amp; house"/>'
+    content = package(b"<w:p>%b<w:r><w:drawing>%b</w:drawing></w:r></w:p>" % (run(b"words"), properties))
+    assert b'name="a" descr="ONE &amp; HOUSE"' in files(translated(content, swapped_case))["word/document.xml"]
+    job = docx_job(content, split=splitter("en"), name="x", attributes=False)
+    assert properties in files(run_job(job, swapped_case))["word/document.xml"]
+
+
+def test_a_control_is_bound_to_no_property_any_more_and_the_language_is_the_target_s():
+    bound = control(b'<w:dataBinding w:xpath="a"/><w:text/>', styled(b'<w:lang w:val="en-GB" w:bidi="ar"/>', b"words"))
+    after = translate_document(
+        package(b"<w:p>%b</w:p>" % bound), swapped_case, format="docx", language="en", name="x", target="de"
+    )
+    written = files(after)["word/document.xml"]
+    assert b"WORDS" in written and b"dataBinding" not in written and b'<w:lang w:val="de" w:bidi="ar"/>' in written
+
+
+def test_a_strict_document_stays_strict():
+    strict = b"http://purl.oclc.org/ooxml/wordprocessingml/main"
+    usual = NAMESPACE[9:-1]
+    before = files(package(b"<w:p>%b</w:p>" % run(b"words")))
+    content = with_document(before["word/document.xml"].replace(usual, strict))
+    after = files(translated(content, swapped_case))["word/document.xml"]
+    assert strict in after and usual not in after and b"WORDS" in after
 
 
 def nested(content: bytes, depth: int) -> bytes:

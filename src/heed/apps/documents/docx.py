@@ -8,7 +8,7 @@ import re
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 from heed.apps.documents.docx_elements import (
     ALTERNATIVES,
@@ -22,24 +22,30 @@ from heed.apps.documents.docx_elements import (
     code_of,
     container_of,
     containers_of_words,
+    descriptions,
     ends_of_fields,
     format_of,
     has_part_of_field,
     is_checkbox,
     is_citation,
+    is_code,
     is_dropped_cap,
     is_end,
     is_end_deleted,
+    is_hidden,
     is_link,
+    is_raised,
     is_reference,
     is_text_first,
     is_word,
     next_paragraph,
     pieces_of,
     set_children,
+    set_language,
     string_of,
     text_element,
     text_of,
+    unbind,
 )
 from heed.apps.documents.docx_items import (
     Holder,
@@ -64,15 +70,25 @@ from heed.apps.documents.translation import TranslationJob, items_job
 MAX_FIELDS = 8  # fields within each other; the words of deeper ones stay as they are
 MAX_REFERENCE = 200  # characters of a reference or a citation that the model reads
 MAX_NUMBER = 20  # characters of a field's number, such as a page's, that the model reads
+_ENDS = (".", "!", "?", ",", ";", ":", ")", '"', "”")  # before the number of a note
 _WORD_WITH_HYPHENS = re.compile(r"[\w-]+")
 
 
 def docx_job(
-    content: bytes, *, split: Splitter, name: str, keep: tuple[str, ...] = (), max_xml: int = MAX_UNPACKED
+    content: bytes,
+    *,
+    split: Splitter,
+    name: str,
+    keep: tuple[str, ...] = (),
+    languages: tuple[str, str] = ("", ""),
+    attributes: bool = True,
+    max_xml: int = MAX_UNPACKED,
 ) -> TranslationJob[bytes]:
     """The document in the other language. HeedError, which calls it `name`, if it is damaged, too large or hostile.
 
-    keep: as for `kept_patterns`. max_xml: bytes of the parts with text, which take many times as much memory.
+    keep: as for `kept_patterns`. languages: the source, and what `w:lang` names where it names the source. attributes:
+    whether descriptions of pictures are translated. max_xml: bytes of the parts with text, which take many times as
+    much memory.
     """
     package = read_package(content, name=name, max_xml=max_xml)
     copier = Copier(package.n_xml, name)
@@ -85,15 +101,25 @@ def docx_job(
             changed.add(part)
             texts.append(text)
             items += [*text.items, Tag("cut", text)]
+        for element, key, words in descriptions(root) if attributes else ():
+            if needs_translation(words):
+                changed.add(part)
+                items += [words, Tag("cut", _Description(element, key))]
     own: list[Item] = []
     for item in (yield from items_job(items, split=split, keep=keep)):
         if isinstance(item, Tag) and isinstance(item.markup, _Text):
             item.markup.translated = own
             own = []
+        elif isinstance(item, Tag) and isinstance(item.markup, _Description):
+            item.markup.element.set(item.markup.key, "".join(map(str, own)))
+            own = []
         else:
             own.append(item)
     for text in reversed(texts):  # those within others first
         text.write()
+    for part in changed:
+        unbind(package.parts[part])
+        set_language(package.parts[part], *languages)
     return package.write(changed)
 
 
@@ -101,7 +127,7 @@ def _texts(root: Any, copier: Copier) -> Iterator["_Text"]:
     """The paragraphs of a part that have words, each followed by the texts within it, such as a field's."""
     done: set[Any] = set()
     for paragraph in list(root.iter(WORD + "p")):
-        if paragraph in done:
+        if paragraph in done or is_code(paragraph):
             continue
         cap, first = None, paragraph
         if (
@@ -124,6 +150,13 @@ def _texts(root: Any, copier: Copier) -> Iterator["_Text"]:
                 text.read()
                 yield text
                 waiting.extend(text.within)
+
+
+class _Description(NamedTuple):
+    """A picture's description: the element and its attribute."""
+
+    element: Any
+    key: str
 
 
 class _Text:
@@ -191,6 +224,10 @@ class _Text:
                 continue
             if isinstance(child, Joint):
                 nodes.append(Thing([], joint=child))
+            elif run is not None and child.tag == WORD + "t" and not is_word(run, child):
+                nodes.append(Thing(self._runs([pieces[place]]), number=string_of(child) if is_code(run) else ""))
+            elif run is not None and child.tag == WORD + "t" and is_raised(run) and _is_note(string_of(child), nodes):
+                nodes.append(Thing(self._runs([pieces[place]])))
             elif run is not None and child.tag == WORD + "t":
                 # Runs of spaces align columns, which are texts of their own.
                 for part in filter(None, COLUMNS.split(string_of(child))):
@@ -203,7 +240,7 @@ class _Text:
 
     def _node(self, run: Any, child: Any, depth: int) -> Node:
         if run is not None:
-            if child.tag in HYPHENS:
+            if child.tag in HYPHENS and not is_code(run) and not is_hidden(run):
                 return Hyphen(run, HYPHENS[child.tag], child.tag)
             if (base := container_of(child)) is not None:  # ruby's
                 return self._holder(self._runs([(run, child)]), list(pieces_of(base)), base, depth)
@@ -350,6 +387,15 @@ class _Text:
         places = [child for run, child in all_pieces(pieces_of(self._cap)) if is_word(run, child)]
         for i, element in enumerate(places):
             element.text = taken.strip() if i == 0 else ""
+
+
+def _is_note(text: str, before: list[Node]) -> bool:
+    """Whether raised signs behind these are the number of a note, not an exponent."""
+    last = before[-1] if before else None
+    number = text.strip("[]()")
+    return (
+        isinstance(last, Words) and last.text[-1:] in _ENDS and len(number) < 5 and (number.isalnum() or number == "*")
+    )
 
 
 def _shown_words(shown: list[Piece]) -> str:

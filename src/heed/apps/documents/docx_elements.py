@@ -1,5 +1,6 @@
 """The elements of a .docx's text (ECMA-376, part 1: WordprocessingML), and runs in the format of others."""
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
@@ -28,6 +29,13 @@ ENDS = _word("br cr tab ptab footnoteRef endnoteRef annotationRef separator cont
 }
 PARTS_OF_FIELDS = _word("fldChar instrText")
 HYPHENS = {WORD + "noBreakHyphen": "-", WORD + "softHyphen": ""}  # part of a word
+
+
+_CODE = re.compile(
+    r"(?:html|source|inline)?[ _-]?(?:code|verbatim|preformatted|keyboard|sample|typewriter|macro)"
+    r"[ _-]?(?:char|text|block|inline)?",
+    re.IGNORECASE,
+)
 
 
 @dataclass(eq=False)
@@ -101,7 +109,51 @@ def is_checkbox(element: Any) -> bool:
 
 
 def is_word(run: Any, child: Any) -> bool:
-    return run is not None and child.tag == WORD + "t" and bool(string_of(child))
+    return (
+        run is not None and child.tag == WORD + "t" and bool(string_of(child)) and not (is_code(run) or is_hidden(run))
+    )
+
+
+def is_code(element: Any) -> bool:
+    """Whether a run or a paragraph has a style for code, such as HTMLCode or VerbatimChar."""
+    kind = "p" if element.tag == WORD + "p" else "r"
+    style = element.find(f"{WORD}{kind}Pr/{WORD}{kind}Style")
+    return style is not None and _CODE.fullmatch(style.get(WORD + "val", "")) is not None
+
+
+def is_hidden(run: Any) -> bool:
+    mark = run.find(f"{WORD}rPr/{WORD}vanish")
+    return mark is not None and mark.get(WORD + "val", "true") not in ("0", "false", "off")
+
+
+def is_raised(run: Any) -> bool:
+    mark = run.find(f"{WORD}rPr/{WORD}vertAlign")
+    return mark is not None and mark.get(WORD + "val") == "superscript"
+
+
+def unbind(root: Any) -> None:
+    """Removes what binds controls to properties of the document: Word would show these, in the source language."""
+    for binding in list(root.iter("{*}dataBinding")):
+        control = binding.getparent().getparent()
+        if control is not None and any(text.text for text in control.iter(WORD + "t")):
+            binding.getparent().remove(binding)
+
+
+def set_language(root: Any, source: str, target: str) -> None:
+    """Names the target for the spelling checker where the source is named."""
+    code = re.split("[-_]", source)[0].lower()
+    for element in root.iter(WORD + "lang") if code and target else ():
+        for key, value in element.attrib.items():
+            if value.lower().split("-")[0] == code:
+                element.set(key, target)
+
+
+def descriptions(root: Any) -> Iterator[tuple[Any, str, str]]:
+    """The descriptions of pictures: an element, the name of its attribute, and the words."""
+    for element in root.iter("{*}docPr", "{*}cNvPr", "{urn:schemas-microsoft-com:vml}shape"):
+        for key in ("descr", "title", "alt"):
+            if words := element.get(key):
+                yield element, key, words
 
 
 def is_end(run: Any, child: Any) -> bool:

@@ -15,7 +15,11 @@ from heed.errors import HeedError
 MAX_UNPACKED = 2**27  # bytes of all files of a document
 MAX_FILES = 10_000
 WORD = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
-_STRICT = "{http://purl.oclc.org/ooxml/"
+# The names that Strict Open XML has for those of the usual form.
+_STRICT = {
+    b"http://purl.oclc.org/ooxml/wordprocessingml/main": WORD[1:-1].encode(),
+    b"http://purl.oclc.org/ooxml/officeDocument/math": b"http://schemas.openxmlformats.org/officeDocument/2006/math",
+}
 _RELATIONSHIP = "{http://schemas.openxmlformats.org/package/2006/relationships}Relationship"
 _WITH_TEXT = ("header", "footer", "footnotes", "endnotes", "comments")  # kinds of parts besides the main one
 _NAME_WITH_TEXT = re.compile(rf"(?:{'|'.join(_WITH_TEXT)})\d*\.xml", re.IGNORECASE)
@@ -45,7 +49,11 @@ class Package:
         output = io.BytesIO()
         with zipfile.ZipFile(output, "w") as package:
             for entry, data in self.files:
-                content = _serialize(self.parts[entry.filename]) if entry.filename in changed else data
+                content = data
+                if entry.filename in changed:
+                    content = _serialize(self.parts[entry.filename])
+                    for strict, usual in _STRICT.items():
+                        content = content.replace(usual, strict) if strict in data else content
                 package.writestr(entry, content, compress_type=entry.compress_type)
         return output.getvalue()
 
@@ -72,6 +80,8 @@ def read_package(content: bytes, *, name: str, max_xml: int) -> Package:
     parts = {}
     for part in (main, *others):
         filename, data = by_name[part]
+        for strict, usual in _STRICT.items():
+            data = data.replace(strict, usual)
         parts[filename] = _parse(data, name)
         _check_root(parts[filename], filename, name)
     return Package(files, parts, n_xml)
@@ -153,8 +163,6 @@ def _parse(data: bytes, name: str) -> Any:
 
 def _check_root(root: Any, filename: str, name: str) -> None:
     tag = str(root.tag)
-    if tag.startswith(_STRICT):
-        raise HeedError(f"{name}: written as Strict Open XML; save it as an ordinary .docx.")
     if not tag.startswith(WORD):
         kind = next((kind for space, kind in _OTHER_MAIN_PARTS.items() if tag.startswith(space)), None)
         told = f"{kind}, not a .docx document" if kind else f"{filename} is not a part of a Word document"

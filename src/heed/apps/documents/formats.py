@@ -107,7 +107,16 @@ def document_job(
         from heed.apps.documents.docx_package import MAX_UNPACKED
 
         limit = MAX_UNPACKED if max_text is None else max_text
-        return (yield from docx_job(content, split=splitter(language), name=name, keep=keep, max_xml=limit))
+        job = docx_job(
+            content,
+            split=splitter(language),
+            name=name,
+            keep=keep,
+            languages=(language, target),
+            attributes=attributes,
+            max_xml=limit,
+        )
+        return (yield from job)
     text, mark, codec = decode(content, name=name, is_html=format == "html")
     try:
         items = _READERS[format](text)
