@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.apps.documents.translators import asked, linked, shuffled, swapped_case, translated, within_seconds
 
-from heed.apps.documents.atoms import ATOM_KINDS, KEPT, kept_patterns
+from heed.apps.documents.atoms import ATOM_KINDS, KEPT, find_kept, kept_patterns
 from heed.apps.documents.formats import text_job
 from heed.apps.documents.sentences import needs_translation
 from heed.apps.documents.translation import run_job
@@ -20,9 +20,15 @@ from heed.text.alignment import Link, Translated
 KEPT_LIST = [example for kind in ATOM_KINDS for example in kind.examples]
 
 
+@given(st.text(st.sampled_from("abzAZ019 .,-+*!?()'\"=|~^;»é中\n@#$%&{}[]<>\\/:_w"), max_size=40))
+def test_looking_for_signs_first_finds_the_same_atoms(text):
+    found = [match.span() for match in find_kept(text, kept_patterns(), 0, len(text))]
+    assert found == [match.span() for match in KEPT.finditer(text)]
+
+
 @pytest.mark.parametrize("text", KEPT_LIST)
 def test_what_is_no_word_is_kept(text):
-    assert KEPT.fullmatch(text)
+    assert KEPT.fullmatch(text) and list(find_kept(text, kept_patterns(), 0, len(text)))
     assert not needs_translation(text)
     assert translated(f"Wait for {text} here", swapped_case, "text") == f"wAIT FOR {text} HERE"
 

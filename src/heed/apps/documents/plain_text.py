@@ -6,6 +6,7 @@ Quotation marks of mail, indentation and the markers of lists stand before the w
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 
 from heed.apps.documents.items import EVERY_LINE, Item, Tag
@@ -94,16 +95,18 @@ class TextDraft:
         items = items if terms is None else terms.mark(items)
         self._draft = Draft(items, split=_whole if by_line else split, keep=keep)
         self.questions, self.nested = self._draft.questions, self._draft.nested
-        # The sentences as they stand in the text, and where each begins there.
-        self.sources: list[str] = []
-        self.starts: list[int] = []
+
+    @cached_property
+    def sources(self) -> list[tuple[int, str]]:
+        """The sentences as they stand in the text, and where each begins there."""
+        sources: list[tuple[int, str]] = []
         length = 0
         for part in self._draft.parts:
             source = write_text(expanded([part], {}))
             if isinstance(part, Question):
-                self.sources.append(source)
-                self.starts.append(length)
+                sources.append((length, source))
             length += len(source)
+        return sources
 
     def text(self, answers: Answers) -> str:
         """The text with the answers in the places of the questions."""

@@ -9,6 +9,7 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple, TypeVar
 
 from heed.apps.documents.atoms import kept_patterns
@@ -52,30 +53,25 @@ def run_job(job: TranslationJob[T], translate: Translate) -> T:
 
 @dataclass(frozen=True, eq=False)
 class Question:
-    """What the model is asked for a sentence: its words on one line, with single spaces and no soft hyphens.
-
-    starts, original_starts: where its words begin in the line and in the sentence.
-    """
+    """What the model is asked for a sentence: its words on one line, with single spaces and no soft hyphens."""
 
     sentence: TaggedText
     text: str
-    starts: list[int]
-    original_starts: list[int]
 
     @classmethod
     def of(cls, sentence: TaggedText) -> "Question":
-        words: list[str] = []
-        starts, original_starts, length, last, gap = [], [], 0, 0, ""
-        for run in [*_RUN.finditer(sentence.text), None]:
-            if word := sentence.text[last : run.start() if run else None]:
-                words += [gap, word] if words else [word]
-                starts.append(length + len(gap))
-                original_starts.append(last)
-                length, gap = length + len(gap) + len(word), ""
-            if run:
-                last = run.end()
-                gap = " " if words and run[0].strip("\xad") else ""
-        return cls(sentence, "".join(words), starts, original_starts)
+        return cls(sentence, "".join(piece for piece, _ in _on_one_line(sentence.text)))
+
+    @cached_property
+    def _words(self) -> tuple[list[int], list[int]]:
+        """Where its words begin in the line and in the sentence; looked at if there are tags."""
+        starts, original_starts, length = [], [], 0
+        for piece, place in _on_one_line(self.sentence.text):
+            if place >= 0:
+                starts.append(length)
+                original_starts.append(place)
+            length += len(piece)
+        return starts, original_starts
 
     @property
     def has_tags(self) -> bool:
@@ -113,8 +109,23 @@ class Question:
 
     def _original(self, place: int) -> int:
         """Where a character of the line is in the sentence."""
-        word = bisect_right(self.starts, place) - 1
-        return self.original_starts[word] + place - self.starts[word]
+        starts, original_starts = self._words
+        word = bisect_right(starts, place) - 1
+        return original_starts[word] + place - starts[word]
+
+
+def _on_one_line(text: str) -> Iterator[tuple[str, int]]:
+    """The words of a text, each with the place where it begins, and the spaces between them, which have −1."""
+    last, gap, is_first = 0, "", True
+    for run in [*_RUN.finditer(text), None]:
+        if word := text[last : run.start() if run else None]:
+            if gap:
+                yield gap, -1
+            yield word, last
+            gap, is_first = "", False
+        if run:
+            last = run.end()
+            gap = "" if is_first or not run[0].strip("\xad") else " "
 
 
 Answers = Mapping[Question, Sequence[Item]]

@@ -11,14 +11,12 @@ from heed.apps.documents.worker import n_chars_of
 from heed.apps.serving.document_workers import Document
 from heed.apps.serving.faults import Fault
 from heed.apps.serving.requests import check_pair
-from heed.apps.serving.service import Service
+from heed.apps.serving.service import Pair, Service
 from heed.errors import HeedError
 from heed.text.alignment import Link, Translated
 
 ALIGNED_AT_ONCE = 64  # sentences, after which others have their turn
 DETECTED_CHARS = 2_000  # of a document, from which its language is told
-
-Pair = tuple[str, str]
 
 
 async def translate_documents(

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from heed.apps.documents.items import Item
+from heed.apps.documents.items import Item, Tag
 from heed.apps.documents.plain_text import TextDraft
 from heed.apps.documents.sentences import splitter
 from heed.apps.documents.tagged_text import has_words
@@ -38,6 +38,7 @@ MAX_BEAM = 1_000  # hypotheses of a sentence: as many as a beam has
 MAX_PICTURE_BYTES = 2**23  # of a file beside its text
 
 T = TypeVar("T")
+Pair = tuple[str, str]  # a source and a target language
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -343,7 +344,9 @@ class Service:
                     nested[drafts[i].nested[j]] = answer.items[0]
         async with aclosing(asked([draft.questions for draft in drafts])) as results:
             async for i, j, answer in results:
-                yield i, j, replace(answer, items=tuple(list(expanded(items, nested)) for items in answer.items))
+                if any(isinstance(item, Tag) for items in answer.items for item in items):
+                    answer = Answer(answer.translation, tuple(list(expanded(items, nested)) for items in answer.items))
+                yield i, j, answer
 
     async def _asked(
         self,
@@ -400,52 +403,39 @@ class Service:
         A sentence whose best translation is blank gets the next one that is not, else itself. deadline: by the event
         loop's clock.
         """
-        blank: list[tuple[int, int]] = []
-        async with aclosing(self._search(texts, pairs, deadline=deadline, n_best=n_best, prefix=prefix)) as results:
-            async for i, j, translation in results:
-                self.n_characters += len(translation.source)
-                if is_blank(translation.text) and not is_blank(translation.source):
-                    blank.append((i, j))
-                else:
-                    yield i, j, translation
-
-        # They are few, so that all their hypotheses cost little.
-        if not blank:
-            return
-        self.metrics.blank.inc(len(blank))
-        again, of_again = [[texts[i][j]] for i, j in blank], [pairs[i] for i, _ in blank]
-        async with aclosing(
-            self._search(again, of_again, deadline=deadline, n_best=MAX_BEAM, prefix=prefix)
-        ) as results:
-            async for number, _, translation in results:
-                found = without_blank(translation) or replace(translation, text=translation.source, alternatives=())
-                yield *blank[number], replace(found, alternatives=found.alternatives[:n_best], is_best=False)
-
-    async def _search(
-        self,
-        texts: Sequence[Sequence[str]],
-        pairs: Sequence[tuple[str, str]],
-        *,
-        deadline: float,
-        n_best: int,
-        prefix: str,
-    ) -> AsyncGenerator[tuple[int, int, Translation]]:
-        places: dict[tuple[str, str], list[tuple[int, int]]] = {}
+        asked: dict[Pair, list[tuple[int, int]]] = {}
         for i, (sentences, pair) in enumerate(zip(texts, pairs, strict=True)):
             for j, sentence in enumerate(sentences):
                 if pair not in self.engines:  # into its own language
+                    self.n_characters += len(sentence)
                     yield i, j, Translation(sentence, sentence, 0.0, 0.0, True)
                 else:
-                    places.setdefault(pair, []).append((i, j))
-        for pair, of_pair in places.items():  # texts in several languages are rare: one pair at a time
-            of_engine = [texts[i][j] for i, j in of_pair]
-            seconds = max(0.0, deadline - asyncio.get_running_loop().time())
-            engine = self.engines[pair]
-            async with aclosing(
-                engine.translate(of_engine, n_best=n_best, prefix=prefix, timeout_seconds=seconds)
-            ) as results:
-                async for place, translation in results:
-                    yield *of_pair[place], translation
+                    asked.setdefault(pair, []).append((i, j))
+
+        # Blank ones are few, so that all their hypotheses cost little.
+        for is_again in (False, True):
+            blank: dict[Pair, list[tuple[int, int]]] = {}
+            for pair, places in asked.items():  # texts in several languages are rare: one pair at a time
+                engine, of_engine = self.engines[pair], [texts[i][j] for i, j in places]
+                seconds = max(0.0, deadline - asyncio.get_running_loop().time())
+                most = MAX_BEAM if is_again else n_best
+                async with aclosing(
+                    engine.translate(of_engine, n_best=most, prefix=prefix, timeout_seconds=seconds)
+                ) as results:
+                    async for number, translation in results:
+                        i, j = places[number]
+                        if is_again:
+                            source = replace(translation, text=translation.source, alternatives=())
+                            found = without_blank(translation) or source
+                            yield i, j, replace(found, alternatives=found.alternatives[:n_best], is_best=False)
+                            continue
+                        self.n_characters += len(translation.source)
+                        if is_blank(translation.text) and not is_blank(translation.source):
+                            self.metrics.blank.inc()
+                            blank.setdefault(pair, []).append((i, j))
+                        else:
+                            yield i, j, translation
+            asked = blank
 
 
 def _join(draft: TextDraft, answers: Sequence[Answer | None], n_best: int) -> Translated:

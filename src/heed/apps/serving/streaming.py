@@ -215,12 +215,13 @@ async def _lines(
                 started = True
                 found, draft = answer.translation, drafts[text]
                 best, *others = map(write_text, answer.items)
+                start, source = draft.sources[sentence]
                 record = {
                     "text": text,
                     "sentence": sentence,
-                    "start": draft.starts[sentence],
+                    "start": start,
                     "language": pairs[text][0],
-                    "source": draft.sources[sentence],
+                    "source": source,
                     "translation": best,
                     "score": found.score,
                     "ended": found.ended,
