@@ -5,9 +5,10 @@ A plan is made once, though many processes ask for it.
 
 import hashlib
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -22,6 +23,7 @@ from heed.runtime.manifest import sha256_of
 PLAN = "plan.json"
 FORMAT = 1
 CHECKSUM = "checksum"
+MAX_PARTS = 100_000  # a plan of more would be read for seconds by every worker
 PLANNED_SECONDS = 3600.0  # how long the plan of another process is awaited
 
 Count = Annotated[int, Field(ge=0)]
@@ -112,22 +114,39 @@ def row_ranges(
         yield ranges
 
 
-def check_ranges(
-    parts: Sequence[Sequence[tuple[Any, ...]]], sizes: Sequence[int], part_rows: int, *, apart: Collection[int] = ()
+def refuse_too_many(n_rows: int, part_rows: int, *, words: tuple[str, str], setting: str) -> None:
+    """HeedError for more than MAX_PARTS parts. words: for rows and parts. setting: that of `part_rows`."""
+    if (n_parts := -(-n_rows // part_rows)) > MAX_PARTS:
+        raise HeedError(
+            f"{n_rows:,} {words[0]} make {n_parts:,} {words[1]}, more than {MAX_PARTS:,}; set {setting} to "
+            f"{-(-n_rows // MAX_PARTS):,} or more."
+        )
+
+
+def check_parts(
+    parts: Sequence[Sequence[tuple[int, int, int, tuple[int, ...]]]],
+    sources: Sequence[Sequence[Input]],
+    part_rows: int,
+    *,
+    has_lines: Callable[[str], bool],
+    apart: Collection[int] = (),
 ) -> None:
-    """ValueError unless the parts, ranges of rows that begin with the three numbers of `row_ranges`, are those."""
-    expected = row_ranges(sizes, max(1, part_rows), apart=apart)
-    if not all([tuple(rows[:3]) for rows in part] == next(expected, None) for part in parts) or any(expected):
+    """ValueError unless parts of ranges, (source, first row, rows, the byte in each of its files), can be a plan's.
+
+    They are all rows once and in order, as `row_ranges` gives them, and those of files with lines begin one after the
+    other. sources: each of files side by side.
+    """
+    expected = row_ranges([files[0].rows for files in sources], max(1, part_rows), apart=apart)
+    is_whole = all([tuple(rows[:3]) for rows in part] == next(expected, None) for part in parts) and not any(expected)
+    if not is_whole or any(file.rows != files[0].rows for files in sources for file in files):
         raise ValueError("its parts are not all rows of its inputs, each row once and in order")
-
-
-def check_offsets(ranges: Iterable[tuple[int, int, int, int]], names: Sequence[str]) -> None:
-    """ValueError unless ranges of lines, (file, first row, rows, offset) in order, can begin at these bytes."""
-    least: dict[int, int] = {}
-    for number, first, rows, offset in ranges:
-        if offset < least.get(number, 0) or (first == 0 and offset != 0):
-            raise ValueError(f"row {first + 1:,} of {names[number]} does not begin at byte {offset:,}")
-        least[number] = offset + rows  # a line has an end, at least
+    least: dict[str, int] = {}
+    for source, first, rows, offsets in chain.from_iterable(parts):
+        for side, (file, offset) in enumerate(zip(sources[source], offsets, strict=True)):
+            place = f"{source} {side}"
+            if has_lines(file.name) and (offset < least.get(place, 0) or (first == 0 and offset != 0)):
+                raise ValueError(f"row {first + 1:,} of {file.name} does not begin at byte {offset:,}")
+            least[place] = offset + rows  # a line has an end, at least
 
 
 def counted(n: int, noun: str) -> str:

@@ -6,14 +6,13 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
 from heed.config import shown
-from heed.data.reading.columns import examine_input, format_of
+from heed.data.reading.columns import examine_input, format_of, has_lines
 from heed.data.reading.json_lines import JsonReader, infer_schema, text_schema
 from heed.data.reading.parquet import common_schema
 from heed.data.reading.rows import FORMATS, Columns, Format, Range
@@ -25,13 +24,13 @@ from heed.leases.plan import (
     Input,
     PlanFile,
     Seconds,
-    check_offsets,
-    check_ranges,
+    check_parts,
     counted,
     differences,
     planning,
     read_plan_file,
     read_sidecar,
+    refuse_too_many,
     row_ranges,
     write_plan_file,
 )
@@ -40,7 +39,6 @@ from heed.runtime.device import DecodingPrecision
 from heed.runtime.manifest import MANIFEST, sha256_of
 
 SUCCESS, ERRORS = "_SUCCESS", "errors"
-MAX_PARTS = 100_000  # a plan of more would be read for seconds by every worker
 Task = Literal["translate", "score"]
 Split = Literal["lines", "items"]  # a plan that says nothing has lines
 ADDED: dict[Task, tuple[str, ...]] = {"translate": ("translation", "score", "ended"), "score": ("log_prob", "score")}
@@ -246,12 +244,7 @@ def make_plan(names: Sequence[str], work: Work) -> Plan:
         before += one.rows
     if before == 0:
         raise HeedError(f"{names[0]}{' and the others' if len(names) > 1 else ''}: no row to {work.task}.")
-    n_parts = -(-before // work.part_lines)
-    if n_parts > MAX_PARTS:
-        raise HeedError(
-            f"{before:,} rows make {n_parts:,} parts, more than {MAX_PARTS:,}; set --part-lines to "
-            f"{-(-before // MAX_PARTS):,} or more."
-        )
+    refuse_too_many(before, work.part_lines, words=("rows", "parts"), setting="--part-lines")
     parts = (
         tuple(Range(number, first, rows, starts[number].get(first, 0)) for number, first, rows in ranges)
         for ranges in row_ranges([one.rows for one in inputs], work.part_lines)
@@ -283,10 +276,8 @@ def read_plan(out: str) -> Plan | None:
             Columns(columns.read, columns.schema), found.output, found.part_lines, columns.prefix, found.sampling,
             found.split,
         )  # fmt: skip
-        check_ranges(found.parts, [one.rows for one in found.inputs], work.part_lines)
-        names = [one.name for one in found.inputs]
-        if format_of(names[0]) != "parquet":
-            check_offsets(chain.from_iterable(found.parts), names)
+        parts = [[(*rows[:3], rows[3:]) for rows in part] for part in found.parts]
+        check_parts(parts, [(one,) for one in found.inputs], work.part_lines, has_lines=has_lines)
         return Plan(found.inputs, work, found.parts)
     except (ValueError, RecursionError) as error:
         raise HeedError(f"{name}: damaged ({error}); choose another folder.") from None

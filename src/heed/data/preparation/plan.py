@@ -12,14 +12,14 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from itertools import chain, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field
 
-from heed.data.reading.columns import format_of
+from heed.data.reading.columns import has_lines
 from heed.data.reading.pairs import ExaminedSource, PairRange, examine_source
 from heed.data.reading.text_files import TextFiles
 from heed.errors import HeedError
@@ -28,9 +28,9 @@ from heed.leases.plan import (
     Count,
     Input,
     PlanFile,
-    check_offsets,
-    check_ranges,
+    check_parts,
     read_plan_file,
+    refuse_too_many,
     row_ranges,
     write_plan_file,
 )
@@ -41,7 +41,6 @@ from heed.runtime.manifest import sha256_of
 SOURCES = "sources.json"  # in RUN/data: sizes, dates and hashes of the text files
 MOST_JOINED = 10_000_000  # pairs of a corpus that becomes one shard
 SHARD_PAIRS = 1_000_000
-MAX_SHARDS = 100_000  # a plan of more would be read for seconds by every worker
 HASHES_AT_A_TIME = 2**22  # compared in one piece of work: 16 bytes each, and as much again to sort them
 Kind = Literal["hashes", "copies", "shard"]
 
@@ -192,12 +191,7 @@ def make_plan(
     n_pairs = sum(source.rows for source in found)
     if n_pairs == 0:
         raise HeedError(f"{sources[0][0]}: a corpus needs at least one pair of lines.")
-    n_shards = -(-n_pairs // settings.shard_pairs)
-    if n_shards > MAX_SHARDS:
-        raise HeedError(
-            f"{n_pairs:,} pairs make {n_shards:,} shards, more than {MAX_SHARDS:,}; set data.shard_pairs to "
-            f"{-(-n_pairs // MAX_SHARDS):,} or more."
-        )
+    refuse_too_many(n_pairs, settings.shard_pairs, words=("pairs", "shards"), setting="data.shard_pairs")
     shards = tuple(
         tuple(PairRange(number, first, rows, found[number].offsets(first)) for number, first, rows in ranges)
         for ranges in row_ranges([source.rows for source in found], settings.shard_pairs, apart=first_of_parts)
@@ -232,17 +226,9 @@ def read_plan(folder: Path) -> ShardPlan | None:
         found = read_plan_file(str(path), _PlanFile)
         if found is None:
             return None
-        settings, sizes = found.settings, [files[0].rows for files in found.sources]
-        check_ranges(found.shards, sizes, settings.shard_pairs, apart=settings.first_of_parts)
-        ranges = list(chain.from_iterable(found.shards))
-        if any(len({file.rows for file in files}) > 1 for files in found.sources) or any(
-            len(rows.offsets) != len(found.sources[rows.source]) for rows in ranges
-        ):
-            raise ValueError("sources and ranges have different numbers of rows or files")
-        for side in (0, 1):
-            names = [files[side].name if side < len(files) else "" for files in found.sources]
-            lines = {number for number, name in enumerate(names) if name and format_of(name) != "parquet"}
-            check_offsets(((*rows[:3], rows.offsets[side]) for rows in ranges if rows.source in lines), names)
+        settings = found.settings
+        part_rows, apart = settings.shard_pairs, settings.first_of_parts
+        check_parts(found.shards, found.sources, part_rows, has_lines=has_lines, apart=apart)
         return ShardPlan(found.sources, found.given, settings, found.shards, found.joined)
     except (ValueError, RecursionError) as error:
         raise HeedError(f"{path}: damaged ({error}); restore it from a backup, or choose another --run.") from None

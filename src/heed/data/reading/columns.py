@@ -26,6 +26,11 @@ def format_of(name: str) -> Format | Literal["table"]:
     return "jsonl" if stem.endswith((".jsonl", ".ndjson", ".json")) else "text"
 
 
+def has_lines(name: str) -> bool:
+    """Whether the rows of a file of this name are lines."""
+    return format_of(name) != "parquet"
+
+
 def holds_both_sides(name: str | Path) -> bool:
     """Whether a file of this name holds sources and targets."""
     return format_of(str(name)) != "text"
