@@ -10,7 +10,7 @@ from heed.errors import HeedError
 from heed.leases.packages import needed
 from heed.leases.storage import HashingFile, is_url, open_file
 
-BATCH_UNPACKED_BYTES = 2**24
+BATCH_UNPACKED_BYTES = 2**26  # of rows that all have the largest entry of a dictionary, which is seldom so
 # A column of a row group may unpack to this, and a larger one to this many times its size: as archives may.
 MAX_UNPACKED_BYTES, MAX_EXPANSION = 2**26, 100
 DICTIONARY_PAGE = 2
