@@ -102,7 +102,7 @@ def test_a_run_has_one_vocabulary_and_tags_and_keeps_its_mix(tmp_path):
     trained = heed.train(recipe, run, report=said.append)
     assert "Mix: until step 1: own 25.0% + web 75.0% (tag <~>)." in said
     assert read_config(trained.model).card.trained_on["mix"].startswith("until step 1: own 25.0% + web")
-    assert read_config(trained.model).card.trained_on["passes"].startswith("own 4.17, web ")  # 1,000 pairs were drawn
+    assert read_config(trained.model).card.trained_on["passes"].startswith("own 0.65, web ")  # 39 of 60, in one step
     tokenizer = load_tokenizer(run / "data" / "tokenizer.json")
     train = ParallelCorpus(run / "data" / "train", vocab_size=len(tokenizer))
     (tag,) = tokenizer.encode("<~>")  # one token, since the vocabulary has been learned with it
