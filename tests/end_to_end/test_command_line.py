@@ -529,7 +529,7 @@ def test_recipes_with_faults_are_refused_before_any_work(corpus, heed):
         ("train.de", b"nur eine Zeile\n", ["train.en has 200 lines", "train.de 1"]),
         ("train.de", b"", ["train.de 0", "same number"]),
         ("dev.en", b"", ["both sides"]),
-        ("train.en", b"good\nb\xffd\n", ["train.en, line 2", "not UTF-8"]),
+        ("train.en", b"good\nb\xffd\n" * 100, ["train.en", "cannot be read", "100 of 200"]),
         ("dev.de.gz", b"\x1f\x8b broken", ["dev.de.gz", "damaged gzip"]),
     ],
 )  # fmt: skip

@@ -28,6 +28,7 @@ max_steps = {max_steps}
 checkpoint_every = "100 steps"
 keep_checkpoints = 2
 average_last = 2
+keep_better = false
 [decoding]
 beam_size = 4
 max_extra_tokens = 40

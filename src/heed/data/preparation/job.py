@@ -141,9 +141,10 @@ class Preparation:
         PairFilter(data)  # languages that cannot be told show now, not in every worker
         begun, earlier = (folder / TOKENIZER).exists(), begun_before_plans(folder)
         # The training files are compared with the plan, if there is one; the others as those of any run.
-        compare_sources(files if earlier else replace(files, train=()), folder / SOURCES, binding=begun)
         if not (earlier and self.is_done):
             self._plan = self._agreed_plan(joined=True if earlier else None)
+        compare_sources(files if earlier else replace(files, train=()), folder / SOURCES, binding=begun)
+        if self._plan is not None:
             record_sources(self._plan, folder / SOURCES)
 
         # Dev first, since the vocabulary must not be learned from it.
