@@ -19,7 +19,7 @@ TRAINING: Places = {
     ("training/checkpoint.py", "_moments"): "Adam's moments of a checkpoint",
     ("model_folder/weights.py", "shared_weights"): "the weights of a checkpoint",
     ("decoding/scoring.py", "batch_nll"): "the loss of a batch of the dev set",
-    ("runs/train.py", "train_files"): "weights of the average and of the best checkpoint, which dev compares",
+    ("runs/train.py", "_averaged_and_scored"): "weights of the average and of the best checkpoint, which dev compares",
 }
 PASSES: Places = {  # in bf16
     ("backends/gpu/capture.py", "record"): "passes of another shape and Adam's step, before they are recorded",

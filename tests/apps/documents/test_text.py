@@ -247,9 +247,9 @@ def test_markdown_keeps_markers_code_and_addresses():
     result = translated(MARKDOWN, shuffled, "md")
     assert len(result.splitlines()) == len(MARKDOWN.splitlines())
     for piece in (
-        "---\ntitle: Left alone\n---\n", "# ", "`code`", '](https://a.b/c_d "Title")', "<https://x.y>", "\\*", "\n> ",
+        "---\ntitle: ", "# ", "`code`", '](https://a.b/c_d "Title")', "<https://x.y>", "\\*", "\n> ",
         "- [ ] ", "\n1. ", "|------|:----:|", '```python\nprint("left alone")\n```', "    indented code left alone\n",
-        '<div class="a">\nleft alone\n</div>', "[ref]: https://left.alone",
+        '<div class="a">\n', "[ref]: https://left.alone",
     ):  # fmt: skip
         assert result.count(piece) == MARKDOWN.count(piece), piece
     assert "A heading" not in result and "stressed" not in result
@@ -281,8 +281,8 @@ def test_any_markdown_survives_a_translator_that_changes_nothing(text):
         ("a_b@example.org says\n", "a_b@example.org SAYS\n"),
         ("**https://x.org/a** [https://x.org](https://x.org)", "**https://x.org/a** [https://x.org](https://x.org)"),
         ("<script>\n\ncode\n\n</script>\n\nwords\n", "<script>\n\ncode\n\n</script>\n\nWORDS\n"),
-        ("<!-- one line -->\nwords\n<div>\nhtml\n\nwords\n", "<!-- one line -->\nWORDS\n<div>\nhtml\n\nWORDS\n"),
-        ("**see ![icon](i.png)** here\n", "**SEE ![icon](i.png)** HERE\n"),
+        ("<!-- one line -->\nwords\n<div>\nhtml\n\nwords\n", "<!-- one line -->\nWORDS\n<div>\nHTML\n\nWORDS\n"),
+        ("**see ![icon](i.png)** here\n", "**SEE ![ICON](i.png)** HERE\n"),
         ("**see `code`** here\n", "**SEE `code`** HERE\n"),
         ("use <kbd>ctrl &amp; c</kbd> here\n", "USE <kbd>ctrl &amp; c</kbd> HERE\n"),
         ("[a guide], [no].\n\n[A  guide]: http://x\n", "[A GUIDE][a guide], [NO].\n\n[A  guide]: http://x\n"),
@@ -291,10 +291,10 @@ def test_any_markdown_survives_a_translator_that_changes_nothing(text):
         ("<img src=i> words\nwords\n\nwords\n", "<img src=i> WORDS\nWORDS\n\nWORDS\n"),
         ("words\n<br>words\n<input> words\n", "WORDS\n<br>WORDS\n<input> WORDS\n"),
         ("words words\n<input>\nwords words\n", "WORDS WORDS\n<input>\nWORDS WORDS\n"),
-        ("<img src=i>\nhtml\n\nwords\n", "<img src=i>\nhtml\n\nWORDS\n"),
-        ("words\n<div>\nhtml\n\nwords\n", "WORDS\n<div>\nhtml\n\nWORDS\n"),
+        ("<img src=i>\nhtml\n\nwords\n", "<img src=i>\nHTML\n\nWORDS\n"),
+        ("words\n<div>\nhtml\n\nwords\n", "WORDS\n<div>\nHTML\n\nWORDS\n"),
         ('<img\n  alt="a > b"\n>\nwords\n', '<img\n  alt="a > b"\n>\nWORDS\n'),
-        ('<img alt="a > b"> words\n', '<img alt="a > b"> WORDS\n'),
+        ('<img alt="a > b"> words\n', '<img alt="A > B"> WORDS\n'),
         ("<b and c\n\nwords\n", "<B AND C\n\nWORDS\n"),
         ("    # code\n\nwords\n", "    # code\n\nWORDS\n"),
         ("words\n\n    - code\n    code\n\nwords\n", "WORDS\n\n    - code\n    code\n\nWORDS\n"),
@@ -370,7 +370,7 @@ def test_emphasis_around_code_that_the_model_has_not_copied_is_still_emphasis():
 def test_a_line_break_in_markdown_separates_words():
     text = "| install it<br>then run it | x |\n|---|---|\n| one<br/>two | ![a](b.png)c |\n"
     result = translated(text, swapped_case, "md")
-    assert result == text.swapcase().replace("BR", "br").replace("![A](B.PNG)", "![a](b.png)")
+    assert result == text.swapcase().replace("BR", "br").replace("B.PNG", "b.png")
     assert {"install it", "then run it", "one", "two"} <= set(asked(text, "md"))
 
 

@@ -11,6 +11,7 @@ TYPES = {
     "heed_request_seconds": "histogram",
     "heed_queue_seconds": "histogram",
     "heed_tokens": "counter",
+    "heed_blank_translations": "counter",
     "heed_cancelled": "counter",
     "heed_rejected": "counter",
     "heed_search_failures": "counter",

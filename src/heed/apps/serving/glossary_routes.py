@@ -91,8 +91,13 @@ def glossary_routes(service: Service) -> list[Route]:
         return JSONResponse({"supported_languages": found})
 
     # Newer clients look for glossaries of version 3 and go on if there are none.
-    @describe("DeepL: glossaries of version 3, of which this server has none.", answer=record(glossaries=list_of(TEXT)))
+    @describe(
+        "DeepL: glossaries of version 3, of which this server has none.",
+        answer=record(glossaries=list_of(TEXT)),
+        errors=READ,
+    )
     async def none(request: Request) -> Response:
+        check_key(service, request, await parameters(request))
         return JSONResponse({"glossaries": []})
 
     one = f"{GLOSSARIES_PATH}/{{glossary_id}}"
