@@ -56,7 +56,7 @@ class Overlap:
 
     @property
     def is_leak(self) -> bool:
-        """Whether so much of the set is in training that its scores mean less."""
+        """Whether the share of the set that is in training makes its scores mean less."""
         n_sides = max(self.n_sources, self.n_targets)
         return 0 < self.n_pairs >= IN_TRAINING_SHARE * self.n_lines or 0 < n_sides >= SIDE_SHARE * self.n_lines
 

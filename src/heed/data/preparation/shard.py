@@ -34,7 +34,7 @@ from heed.text.tokenizer_kinds import load_tokenizer
 
 COPIES = "copies"  # the folder of hashes and copies, which goes when the shards are there
 SIDECAR = "3"  # the form of a shard's sidecar; those of another form are made again
-ESTIMATED_SHARE = 16  # of many shards: one in so many hashes, the lowest, tells how many pairs are copies
+ESTIMATED_SHARE = 16  # with many shards, one in 16 hashes, the lowest, tells how many pairs are copies
 
 
 @dataclass(frozen=True)

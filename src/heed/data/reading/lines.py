@@ -81,7 +81,7 @@ def text_of(line: bytes | None) -> str:
 
 
 def refuse_faulty(name: str, n_faults: int, n_lines: int, first: str) -> None:
-    """HeedError if so many lines of a file cannot be read that the rest of it is not to be trusted either.
+    """HeedError if more than one line in ten of a file cannot be read, so that the rest cannot be trusted either.
 
     first: the place and the fault of the first one.
     """
