@@ -16,10 +16,12 @@ from heed.data.batches.shard_batches import ShardBatches
 from heed.data.batches.token_batches import PADDED, BatchLimits, Drawn, PlanPart, Step, TokenBatches, padded_slices
 
 
-class PaddedBatches(TokenBatches):
-    """As TokenBatches; a pair that is longer than a micro-batch's share is one by itself."""
+class _MicroBatches:
+    """A step as its micro-batches, which the limits decide together with `micro_tokens`."""
 
     plan_name = PADDED
+    micro_tokens: int
+    _limits: BatchLimits
 
     @property
     def limits(self) -> BatchLimits:
@@ -36,14 +38,18 @@ class PaddedBatches(TokenBatches):
         """Tokens a side of the largest micro-batch, which one long pair may exceed."""
         return self.limits.most // self.n_passes
 
+    def passes(self, step: Step, *, padded: bool) -> list[Rows]:
+        """The step's micro-batches."""
+        return step
+
+
+class PaddedBatches(_MicroBatches, TokenBatches):
+    """As TokenBatches; a pair that is longer than a micro-batch's share is one by itself."""
+
     def _with_limits(self, limits: BatchLimits) -> "TokenBatches":
         other = super()._with_limits(limits)
         other.micro_tokens = limits.micro_tokens or self.micro_tokens
         return other
-
-    def passes(self, step: Step, *, padded: bool) -> list[Rows]:
-        """The step's micro-batches."""
-        return step
 
     def heaviest(self, *, padded: bool) -> list[Rows]:
         """The micro-batches that need the most memory: of the most tokens, and of the longest pair."""
@@ -92,30 +98,10 @@ class PaddedMixedBatches(PaddedBatches, MixedBatches):
         return [n * begun // n_rounds for n in counts], np.empty(0, np.int64)
 
 
-class PaddedShardBatches(ShardBatches):
+class PaddedShardBatches(_MicroBatches, ShardBatches):
     """As PaddedBatches, over shards."""
 
-    plan_name = PADDED
     of_window = PaddedBatches
-
-    @property
-    def limits(self) -> BatchLimits:
-        """What decides the steps, with the corpus."""
-        return self._limits._replace(micro_tokens=self.micro_tokens)
-
-    @property
-    def n_passes(self) -> int:
-        """Micro-batches of a step at most."""
-        return n_micro_batches(self.limits)
-
-    @property
-    def pass_tokens(self) -> int:
-        """Tokens a side of the largest micro-batch, which one long pair may exceed."""
-        return self.limits.most // self.n_passes
-
-    def passes(self, step: Step, *, padded: bool) -> list[Rows]:
-        """The step's micro-batches."""
-        return step
 
 
 def n_micro_batches(limits: BatchLimits) -> int:
