@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -11,11 +12,11 @@ import pytest
 COUNT = [sys.executable, "-m", "heed", "bench", "train", "--count", "--json", "--preset"]
 
 
-def counted(*options: str) -> dict[str, int]:
+def counted(*options: str) -> dict[str, Any]:
     env = os.environ | {"HEED_COMPILE": "1"}  # which the other tests of this folder forbid
     done = subprocess.run([*COUNT, *options], capture_output=True, text=True, timeout=900, env=env)
     assert done.returncode == 0, done.stderr[-3000:]
-    found: dict[str, int] = json.loads(done.stdout)
+    found: dict[str, Any] = json.loads(done.stdout)
     return found
 
 
@@ -25,10 +26,19 @@ def test_a_step_of_base_moves_few_bytes_in_few_launches():
     found = counted("base")
     assert found["tokens_per_side"] >= 25_000
     assert found["n_outside"] <= 100
-    assert found["n_inside"] <= 400
-    assert found["n_bytes"] <= 55e9
+    assert found["n_bytes"] <= 58e9
     assert found["n_regions"] == 3
     assert found["n_graphs"] <= 4
+    # As many launches a call as PyTorch 2.11 makes when it compiles these regions for an H100.
+    launches = {part["name"]: part["launches"] // part["calls"] for part in found["parts"] if part["compiled"]}
+    assert launches == {
+        "embed forward": 1,
+        "embed backward": 3,
+        "encoder_layer forward": 7,
+        "encoder_layer backward": 22,
+        "decoder_layer forward": 12,
+        "decoder_layer backward": 33,
+    }
     # Each matrix product of a layer reads and writes what it must: a count that forgets some would be no bound.
     assert found["n_bytes"] > 40e9
 
