@@ -34,10 +34,13 @@ assert event.kind == "refused" and "has no plan.json" in event.content, event
 """,
     "document workers": """
 import asyncio
+from heed.apps.documents.translation import DocumentOptions
 from heed.apps.serving.document_workers import Document, DocumentWorkers
 async def main():
     workers = DocumentWorkers(10_000)
-    with workers.open(Document(b"<p>a dog", "html", 10_000, is_file=True, max_text=10_000), "en") as reading:
+    english = DocumentOptions(language="en")
+    document = Document(b"<p>a dog", "html", english, 10_000, is_file=True, max_text=10_000)
+    with workers.open(document) as reading:
         assert [sentence.text for sentence in await reading.go_on()] == ["a dog"]
     await workers.close()
 asyncio.run(main())

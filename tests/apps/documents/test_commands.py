@@ -1,6 +1,7 @@
 """Alignment of a small model, and the commands."""
 
 import io
+import re
 
 import docx
 import pytest
@@ -43,6 +44,22 @@ def test_alignment_is_the_greatest_mean_weight_of_a_layer_and_does_not_depend_on
     assert both[1] in [translator.alignment(source, target, layer=layer) for layer in (1, 2)]
     with pytest.raises(HeedError, match="layer 3: the model has 2"):
         translator.alignment(source, target, layer=3)
+
+
+def test_the_terms_of_a_file_stand_in_the_translation(heed, folder, tmp_path):
+    (tmp_path / "a.md").write_text("one **Acme Corp** two\n")
+    (tmp_path / "terms.tsv").write_text("acme corp\tACME\nAcme Corp\tDie Acme\n")
+    (tmp_path / "wrong.csv").write_text("a,b\nc\n")
+    args = ("translate-file", folder, tmp_path / "a.md", tmp_path / "b.md", "--precision", "fp32", "--glossary")
+    done = heed(*args, tmp_path / "terms.tsv")
+    assert done.returncode == 0 and "**Die Acme**" in (tmp_path / "b.md").read_text(), done.stderr
+    for name, reason in (
+        ("wrong.csv", "entry 2: expected a term and its translation"),
+        ("none", "not there|no file|No such"),
+    ):
+        done = heed(*args, tmp_path / name)
+        assert done.returncode == 1 and name in done.stderr and "Traceback" not in done.stderr
+        assert re.search(reason, done.stderr), done.stderr
 
 
 def test_documents_are_translated_on_standard_input(heed, folder):

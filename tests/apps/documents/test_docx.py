@@ -14,8 +14,7 @@ from tests.apps.documents.translators import linked, shuffled, swapped_case, unc
 
 from heed.apps.documents.docx import docx_job
 from heed.apps.documents.formats import translate_document
-from heed.apps.documents.sentences import splitter
-from heed.apps.documents.translation import run_job
+from heed.apps.documents.translation import DocumentOptions, run_job
 from heed.errors import HeedError
 from heed.runtime.memory import peak_memory, reset_peak_memory
 from heed.text.alignment import Link, Translated
@@ -561,7 +560,7 @@ def test_a_picture_s_description_is_translated_unless_nobody_wants_it():
     properties = b'<d:docPr xmlns:d="urn:d" name="a" descr="one &amp; house"/>'
     content = package(b"<w:p>%b<w:r><w:drawing>%b</w:drawing></w:r></w:p>" % (run(b"words"), properties))
     assert b'name="a" descr="ONE &amp; HOUSE"' in files(translated(content, swapped_case))["word/document.xml"]
-    job = docx_job(content, split=splitter("en"), name="x", attributes=False)
+    job = docx_job(content, DocumentOptions(language="en", attributes=False), name="x")
     assert properties in files(run_job(job, swapped_case))["word/document.xml"]
 
 

@@ -21,7 +21,7 @@ from heed.apps.documents.formats import text_job, translate_document
 from heed.apps.documents.html import read_html, write_html
 from heed.apps.documents.html_elements import INLINE
 from heed.apps.documents.items import Tag
-from heed.apps.documents.translation import run_job
+from heed.apps.documents.translation import DocumentOptions, run_job
 from heed.errors import HeedError
 from heed.text.alignment import Link, Translated
 
@@ -336,7 +336,7 @@ def test_attributes_that_readers_see_are_translated(page, expected):
 
 def test_attributes_stay_as_they_are_where_nobody_wants_them():
     page = '<p title="one"><img alt="two">three <select><option>four</select></p>'
-    found = run_job(text_job(page, format="html", language="en", attributes=False), linked)
+    found = run_job(text_job(page, "html", DocumentOptions(language="en", attributes=False)), linked)
     assert found == '<p title="one"><img alt="two">THREE <select><option>FOUR</select></p>'
 
 

@@ -15,7 +15,7 @@ from tests.apps.documents.translators import linked
 from heed.apps.documents.formats import Format, text_job
 from heed.apps.documents.sentences import splitter
 from heed.apps.documents.terms import Terms
-from heed.apps.documents.translation import run_job
+from heed.apps.documents.translation import DocumentOptions, run_job
 from heed.errors import HeedError
 from heed.text.language_detection import LanguageDetector
 
@@ -192,7 +192,7 @@ def document(format: Format) -> Callable[[str], object]:
     def read(text: str) -> None:
         for before in ("", TIMES, "WEBVTT\n\n" + TIMES) if format == "srt" else ("",):
             with suppress(HeedError):
-                run_job(text_job(before + text, format=format, language="en", target="de"), linked)
+                run_job(text_job(before + text, format, DocumentOptions(language="en", target="de")), linked)
 
     return read
 

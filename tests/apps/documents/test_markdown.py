@@ -12,7 +12,7 @@ from markdown_it.token import Token
 from tests.apps.documents.translators import asked, shuffled, translated, unchanged
 
 from heed.apps.documents.formats import text_job
-from heed.apps.documents.translation import run_job
+from heed.apps.documents.translation import DocumentOptions, run_job
 from heed.text.alignment import Link, Translated
 
 JUDGE = MarkdownIt("commonmark").enable(["table", "strikethrough"])
@@ -193,7 +193,7 @@ def test_signs_of_dialects_stay_and_words_are_sentences(text, sentences):
 def test_words_that_readers_see_in_the_markup_are_translated(text, expected):
     assert translated(text, capitals, "md") == expected
     assert translated(text, unchanged, "md") == text
-    none = run_job(text_job(text, format="md", language="en", attributes=False), unchanged)
+    none = run_job(text_job(text, "md", DocumentOptions(language="en", attributes=False)), unchanged)
     assert none == text
 
 

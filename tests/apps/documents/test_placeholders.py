@@ -13,7 +13,7 @@ from tests.apps.documents.translators import asked, linked, shuffled, swapped_ca
 from heed.apps.documents.atoms import ATOM_KINDS, KEPT, find_kept, kept_patterns
 from heed.apps.documents.formats import text_job
 from heed.apps.documents.sentences import needs_translation
-from heed.apps.documents.translation import run_job
+from heed.apps.documents.translation import DocumentOptions, run_job
 from heed.errors import HeedError
 from heed.text.alignment import Link, Translated
 
@@ -144,7 +144,7 @@ def test_what_tags_divide_stays_whole_and_elements_stay_nested(page, expected):
 
 def test_what_a_user_keeps_stays():
     def kept(text: str, *keep: str) -> str:
-        return run_job(text_job(text, format="text", language="en", keep=keep), swapped_case)
+        return run_job(text_job(text, "text", DocumentOptions(language="en", keep=keep)), swapped_case)
 
     assert kept("The Acme Corp house AB-12", r"Acme( Corp)?", r"[A-Z]+-\d+") == "tHE Acme Corp HOUSE AB-12"
 

@@ -1,9 +1,12 @@
 """Terms of a glossary in texts: brackets around what stands for a term."""
 
 import pytest
+from tests.apps.documents.translators import linked
 
+from heed.apps.documents.formats import translate_document
 from heed.apps.documents.items import Tag
-from heed.apps.documents.terms import Terms
+from heed.apps.documents.terms import Terms, read_terms, terms_in
+from heed.errors import HeedError
 
 ENTRIES = {
     "artist": "Maler",
@@ -35,3 +38,29 @@ ENTRIES = {
 def test_terms_are_whole_words_and_the_longest_come_first(text, expected):
     items = Terms(ENTRIES).mark([text])
     assert "".join(f"[{item.text}]" if isinstance(item, Tag) else item for item in items) == expected
+    few = terms_in(text, ENTRIES)
+    assert len(few) < len(ENTRIES) and Terms(few).mark([text]) == items
+
+
+def test_a_document_s_terms_stand_as_they_are_given_whatever_is_around_them():
+    page = "<p title='an artist'>See the <b>artist</b> &amp; seven&nbsp;hundred<br>dogs</p>"
+    assert terms_in(page, ENTRIES) == {key: ENTRIES[key] for key in ("artist", "seven hundred")}
+    found = translate_document(page.encode(), linked, format="html", language="en", name="x", terms=ENTRIES).decode()
+    assert found == "<p title='AN Maler'>sEE THE <b>Maler</b> &amp; 700<br>DOGS</p>"
+
+
+@pytest.mark.parametrize(
+    ("text", "form", "reason"),
+    [
+        ("a\tb\n\na\tc", "tsv", "entry 3: its term has been given before"),
+        ("a b", "tsv", "entry 1: expected a term and its translation"),
+        ("a\tb\nc\t" + "d" * 1025, "tsv", "entry 2: a term is longer than 1,024 bytes"),
+        ("a " * 21 + "\tb", "tsv", "entry 1: its term has more than 20 words"),
+        ('"a', "csv", r"not CSV"),
+        ("\n", "csv", "there are none"),
+    ],
+)
+def test_entries_that_are_none_are_named(text, form, reason):
+    with pytest.raises(HeedError, match=f"^Invalid glossary entries provided: {reason}"):
+        read_terms(text, form)
+    assert read_terms('"a, b",c,en,de\r\n', "csv") == {"a, b": "c"}

@@ -139,8 +139,14 @@ def test_glossaries_are_made_listed_read_and_deleted_and_a_file_keeps_them(serve
     options = {"source_lang": "EN", "target_lang": "DE", "glossary": made.glossary_id}
     found = client.translate_text(["Seven hundred", "A%=& \U0001faa8", "twelve, seven hundred."], **options)
     assert [one.text for one in found[:2]] == ["Siebenhundert", "B&=% \U0001fab5"] and "siebenhundert" in found[2].text
-    with pytest.raises(deepl.DeepLException, match="not supported with tag_handling"):
-        client.translate_text("one", tag_handling="html", **options)
+    for handling in ("html", "xml"):
+        found = client.translate_text(
+            "<p>Seven <b>hundred</b></p> &amp; <i>seven hundred</i>", tag_handling=handling, **options
+        )
+        assert "<i>siebenhundert</i>" in found.text
+    output = io.BytesIO()
+    client.translate_document(b"# Seven hundred\n", output, filename="a.md", **options)
+    assert output.getvalue() == b"# Siebenhundert\n"
     fields = {"text": "one", "target_lang": "DE", "glossary_id": made.glossary_id}
     for more, message in (({}, "'source_lang' required"), ({"source_lang": "DE"}, "the glossary's languages are not")):
         answer = httpx.post(f"{client.server_url}/v2/translate", json=fields | more)
@@ -314,7 +320,7 @@ def test_deepl_translates_a_document_that_is_fetched_once(server, translator):
     for options, message in (
         ({"output_format": "pdf"}, "a document keeps its format"),
         ({"formality": "more"}, "formality is not supported"),
-        ({"glossary": "7"}, "glossary_id is not supported"),
+        ({"glossary": "7"}, "no such glossary"),
     ):
         with pytest.raises(deepl.DeepLException, match=message):
             client.translate_document_upload(b"a", target_lang="DE", source_lang="EN", filename="a.txt", **options)

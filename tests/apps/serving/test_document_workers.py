@@ -9,15 +9,16 @@ import sys
 import pytest
 
 from heed.apps.documents.formats import document_job, text_job
-from heed.apps.documents.translation import run_job
+from heed.apps.documents.translation import DocumentOptions, run_job
 from heed.apps.serving.document_workers import Document, DocumentBug, DocumentWorkers, Reading, _Worker
 from heed.apps.serving.faults import Fault
 from heed.errors import HeedError
 from heed.text.alignment import Link, Translated
 
 PAGE = "<p>The <b>dog</b> sees.</p><p>A <i>cat</i> ü sleeps.</p>" * 3
-FILE = Document(PAGE.encode(), "html", 10_000, is_file=True, max_text=10_000)
-TEXT = Document(PAGE.encode(), "html", 10_000)
+ENGLISH = DocumentOptions(language="en")
+FILE = Document(PAGE.encode(), "html", ENGLISH, 10_000, is_file=True, max_text=10_000)
+TEXT = Document(PAGE.encode(), "html", ENGLISH, 10_000)
 
 
 def upper(sentences):
@@ -47,11 +48,11 @@ def run(work):
 
 def test_a_worker_makes_what_the_process_itself_makes():
     async def work(workers):
-        with workers.open(FILE, "en") as file, workers.open(TEXT, "en") as text:
+        with workers.open(FILE) as file, workers.open(TEXT) as text:
             return await asyncio.gather(translated(file), translated(text))
 
-    file = run_job(document_job(FILE.content, format="html", language="en", name="x", max_text=10_000), upper)
-    text = run_job(text_job(PAGE, format="html", language="en"), upper)
+    file = run_job(document_job(FILE.content, "html", ENGLISH, name="x", max_text=10_000), upper)
+    text = run_job(text_job(PAGE, "html", ENGLISH), upper)
     assert run(work) == [file, text.encode()]
 
 
@@ -60,30 +61,30 @@ def test_a_worker_that_is_killed_is_replaced_and_nobody_notices():
         def kill():
             os.kill(reading.process.pid, signal.SIGKILL)
 
-        with workers.open(TEXT, "en") as reading, workers.open(TEXT, "en") as other:
+        with workers.open(TEXT) as reading, workers.open(TEXT) as other:
             begun = await other.go_on()
             assert isinstance(begun, list)
             first = await translated(reading, kill)
             return first, await other.go_on(upper([sentence.text for sentence in begun]))
 
     killed, other = run(work)
-    expected = run_job(text_job(PAGE, format="html", language="en"), upper)
+    expected = run_job(text_job(PAGE, "html", ENGLISH), upper)
     assert killed == other == expected.encode()
 
 
 def test_what_cannot_be_read_is_the_error_of_its_document_alone():
     async def work(workers):
-        with workers.open(Document(b"\xff", "md", 9, is_file=True), "en") as reading:
+        with workers.open(Document(b"\xff", "md", ENGLISH, 9, is_file=True)) as reading:
             with pytest.raises(HeedError, match=r"^the file: byte 1 \(0xff\) is not UTF-8"):
                 await reading.go_on()
             process = reading.process
         a_bug = pytest.raises(DocumentBug, match=r"^KeyError at formats.py:\d+$")
-        with workers.open(Document(b"x", "no format", 9), "en") as reading, a_bug:
+        with workers.open(Document(b"x", "no format", ENGLISH, 9)) as reading, a_bug:
             await reading.go_on()
         too_many = pytest.raises(HeedError, match=r"request \(32\) exceeds text limit \(31\)")
-        with workers.open(Document(b"a.\n\n" * 4, "md", 31), "en") as reading, too_many:
+        with workers.open(Document(b"a.\n\n" * 4, "md", ENGLISH, 31)) as reading, too_many:
             await reading.go_on()
-        with workers.open(FILE, "en") as reading:
+        with workers.open(FILE) as reading:
             await translated(reading)
             assert reading.process is process
 
@@ -103,11 +104,11 @@ def test_a_document_over_its_limits_is_refused_and_the_next_one_read(limit):
     async def main():
         seconds, memory, status, said = LIMITS[limit]
         worker = _Worker(seconds, memory)
-        large = Document(b"<p>a <b>b</b>.</p>" * 250_000, "html", 10**9)
-        with pytest.raises(Fault, match=said) as caught, Reading(large, "en", worker) as reading:
+        large = Document(b"<p>a <b>b</b>.</p>" * 250_000, "html", ENGLISH, 10**9)
+        with pytest.raises(Fault, match=said) as caught, Reading(large, worker) as reading:
             await reading.go_on()
         assert caught.value.status == status
-        with Reading(TEXT, "en", worker) as reading:
+        with Reading(TEXT, worker) as reading:
             found = await translated(reading)
         await worker.close()
         return found
@@ -118,14 +119,14 @@ def test_a_document_over_its_limits_is_refused_and_the_next_one_read(limit):
 def test_a_step_that_nobody_waits_for_is_ended():
     async def main():
         worker = _Worker(600, 2**31)
-        with Reading(Document(b"<p>a <b>b</b>.</p>" * 1_000_000, "html", 10**9), "en", worker) as reading:
+        with Reading(Document(b"<p>a <b>b</b>.</p>" * 1_000_000, "html", ENGLISH, 10**9), worker) as reading:
             step = asyncio.ensure_future(reading.go_on())
             while reading.process is None:
                 await asyncio.sleep(0.01)
             step.cancel()
             await asyncio.wait([step])
         assert await asyncio.wait_for(reading.process.wait(), 5) == -signal.SIGKILL
-        with Reading(TEXT, "en", worker) as reading:
+        with Reading(TEXT, worker) as reading:
             await translated(reading)
         await worker.close()
 
@@ -136,8 +137,10 @@ def test_a_worker_ends_with_its_server_and_imports_no_torch():
     code = """if True:
         import asyncio, sys
         from heed.apps.serving.document_workers import Document, DocumentWorkers
+        from heed.apps.documents.translation import DocumentOptions
         async def main():
-            with DocumentWorkers(10_000).open(Document(b"<p>one.</p>", "html", 99), "en") as reading:
+            document = Document(b"<p>one.</p>", "html", DocumentOptions(language="en"), 99)
+            with DocumentWorkers(10_000).open(document) as reading:
                 await reading.go_on()
                 print(reading.process.pid, flush=True)
                 await asyncio.sleep(60)

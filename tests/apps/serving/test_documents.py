@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from tests.conftest import n_examples
 
 from heed.apps.documents.formats import SUFFIXES, translate_document, translate_text
+from heed.apps.documents.translation import DocumentOptions
 from heed.apps.serving.documents import translate_file
 from heed.apps.serving.engine import Engine
 from heed.apps.serving.files import FileStore, disposition, name_of_translation
@@ -206,13 +207,15 @@ def test_a_file_has_one_deadline_for_its_turn_its_language_and_its_translation(t
             "translations",
             lambda *texts, deadline: deadlines.append(deadline) or translations(*texts, deadline=deadline),
         )
-        await translate_file(service, b"three", "text", "auto", "de")
+        await translate_file(service, b"three", "text", DocumentOptions(language="auto", target="de"))
         assert len(deadlines) > 4 and len(set(deadlines)) == 1
         service.limits = Limits(timeout_seconds=0.1)
         for worker in service.document_workers._for_files:
             await worker._turn.acquire()
         with pytest.raises(TooLate):
-            await asyncio.wait_for(translate_file(service, b"three", "text", "auto", "de"), 20)
+            await asyncio.wait_for(
+                translate_file(service, b"three", "text", DocumentOptions(language="auto", target="de")), 20
+            )
         await service.close()
 
     asyncio.run(main())

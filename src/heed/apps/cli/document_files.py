@@ -10,6 +10,7 @@ from heed.apps.cli.decoding_options import with_decoding_options
 from heed.apps.cli.terminal import Device, PrecisionOption, decoding_precision, say
 from heed.apps.documents.atoms import kept_patterns
 from heed.apps.documents.formats import FORMATS, MAX_BYTES, Format, format_of, translate_document
+from heed.apps.documents.terms import read_terms
 from heed.decoding.settings import DecodingOptions
 from heed.errors import HeedError
 from heed.runtime.files import check_target, whole_file
@@ -35,6 +36,13 @@ Attributes = Annotated[
         "a search engine, or none of them."
     ),
 ]
+Glossary = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Terms and what stands for them in the translation: a line each, with a tab between, or CSV (.csv).",
+    ),
+]
 
 
 @with_decoding_options("beam_size", "length_penalty")
@@ -48,6 +56,7 @@ def translate_file(
     language: Language = None,
     keep: Keep = None,
     attributes: Attributes = "all",
+    glossary: Glossary = None,
     *,
     decoding: DecodingOptions,
     precision: PrecisionOption = "auto",
@@ -61,6 +70,7 @@ def translate_file(
     if out.exists() and out.samefile(source):
         raise HeedError(f"{out}: is the document itself, which would be replaced; choose another name.")
     kept_patterns(tuple(keep or ()))  # whose faults show before a model is loaded
+    terms = read_glossary(glossary)
     content = read_bounded(source, MAX_BYTES)
     import_torch()
     from heed.decoding.translator import Translator
@@ -79,12 +89,25 @@ def translate_file(
         language=language or translator.languages[0],
         target=translator.languages[1],
         keep=tuple(keep or ()),
+        terms=terms,
         attributes=attributes == "all",
         name=str(source),
     )
     with whole_file(out) as temporary:
         temporary.write_bytes(translated)
     say(f"Wrote {out}.")
+
+
+def read_glossary(path: Path | None) -> dict[str, str]:
+    """The terms of a file, none without one. HeedError names the line of one that is none."""
+    if path is None:
+        return {}
+    try:
+        text = read_bounded(path, MAX_BYTES).decode("utf-8-sig")
+        return read_terms(text, "csv" if path.suffix.lower() == ".csv" else "tsv")
+    except (HeedError, UnicodeDecodeError) as error:
+        reason = "not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
+        raise HeedError(f"--glossary {path}: {reason.rstrip('.')}.") from None
 
 
 def check_format(name: str, *, but: str = "") -> Format:
@@ -114,6 +137,7 @@ def print_document(
     format: str,
     language: str | None,
     keep: tuple[str, ...],
+    terms: dict[str, str],
     attributes: bool,
 ) -> None:
     """Prints the translation byte for byte, line ends included; to a terminal without hidden characters."""
@@ -124,6 +148,7 @@ def print_document(
         language=language or translator.languages[0],
         target=translator.languages[1],
         keep=keep,
+        terms=terms,
         attributes=attributes,
         name="standard input",
     )

@@ -18,11 +18,13 @@ from heed.apps.cli.decoding_options import (
 )
 from heed.apps.cli.document_files import (
     Attributes,
+    Glossary,
     Keep,
     Language,
     check_format,
     print_document,
     read_document_from_standard_input,
+    read_glossary,
 )
 from heed.apps.cli.terminal import (
     JSON,
@@ -117,6 +119,7 @@ def translate(
     language: Language = None,
     keep: Keep = None,
     attributes: Attributes = "all",
+    glossary: Glossary = None,
     strict: Annotated[
         bool, typer.Option(help="Exit with 1 if a translation was cut off at its longest length.")
     ] = False,
@@ -129,7 +132,7 @@ def translate(
     """
     check_options(
         TRANSLATE_RULES, **decoding, document_format=document_format, language=language, keep=keep, scores=scores,
-        attributes=attributes if attributes != "all" else None,
+        attributes=attributes if attributes != "all" else None, glossary=glossary,
         as_json=as_json, strict=strict, prefix=prefix, prefixes=prefixes, n_best=n_best if n_best > 1 else None,
         sample=sample, top_k=top_k, top_p=top_p if top_p != 1.0 else None, seed=seed, mbr=mbr, utility=utility,
     )  # fmt: skip
@@ -137,6 +140,7 @@ def translate(
     if document_format is not None:
         check_format(document_format, but="docx")
         kept_patterns(tuple(keep or ()))
+        terms = read_glossary(glossary)
         content = read_document_from_standard_input()
     begins_with = prefix if prefixes is None else _checked_lines(prefixes)
     import_torch()
@@ -164,6 +168,7 @@ def translate(
             format=document_format,
             language=language,
             keep=tuple(keep or ()),
+            terms=terms,
             attributes=attributes == "all",
         )
         return

@@ -64,8 +64,8 @@ from heed.apps.documents.docx_items import (
 from heed.apps.documents.docx_package import MAX_UNPACKED, WORD, read_package
 from heed.apps.documents.items import Item, Tag
 from heed.apps.documents.plain_text import COLUMNS
-from heed.apps.documents.sentences import Splitter, needs_translation
-from heed.apps.documents.translation import TranslationJob, items_job
+from heed.apps.documents.sentences import needs_translation
+from heed.apps.documents.translation import DocumentOptions, TranslationJob, items_job
 
 MAX_FIELDS = 8  # fields within each other; the words of deeper ones stay as they are
 MAX_REFERENCE = 200  # characters of a reference or a citation that the model reads
@@ -75,22 +75,13 @@ _WORD_WITH_HYPHENS = re.compile(r"[\w-]+")
 
 
 def docx_job(
-    content: bytes,
-    *,
-    split: Splitter,
-    name: str,
-    keep: tuple[str, ...] = (),
-    languages: tuple[str, str] = ("", ""),
-    attributes: bool = True,
-    max_xml: int = MAX_UNPACKED,
+    content: bytes, options: DocumentOptions, *, name: str, max_xml: int | None = None
 ) -> TranslationJob[bytes]:
     """The document in the other language. HeedError, which calls it `name`, if it is damaged, too large or hostile.
 
-    keep: as for `kept_patterns`. languages: the source, and what `w:lang` names where it names the source. attributes:
-    whether descriptions of pictures are translated. max_xml: bytes of the parts with text, which take many times as
-    much memory.
+    max_xml: bytes of the parts with text, which take many times as much memory.
     """
-    package = read_package(content, name=name, max_xml=max_xml)
+    package = read_package(content, name=name, max_xml=MAX_UNPACKED if max_xml is None else max_xml)
     copier = Copier(package.n_xml, name)
     texts: list[_Text] = []
     items: list[Item] = []
@@ -101,12 +92,12 @@ def docx_job(
             changed.add(part)
             texts.append(text)
             items += [*text.items, Tag("cut", text)]
-        for element, key, words in descriptions(root) if attributes else ():
+        for element, key, words in descriptions(root) if options.attributes else ():
             if needs_translation(words):
                 changed.add(part)
                 items += [words, Tag("cut", _Description(element, key))]
     own: list[Item] = []
-    for item in (yield from items_job(items, split=split, keep=keep)):
+    for item in (yield from items_job(items, options)):
         if isinstance(item, Tag) and isinstance(item.markup, _Text):
             item.markup.translated = own
             own = []
@@ -119,7 +110,7 @@ def docx_job(
         text.write()
     for part in changed:
         unbind(package.parts[part])
-        set_language(package.parts[part], *languages)
+        set_language(package.parts[part], options.language, options.target)
     return package.write(changed)
 
 

@@ -1,6 +1,6 @@
 """The formats by name and by file suffix, and how a document of any is translated."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -8,9 +8,8 @@ from heed.apps.documents.charsets import decode
 from heed.apps.documents.html import read_html, with_target_language, write_html
 from heed.apps.documents.items import Item
 from heed.apps.documents.plain_text import read_text, write_text
-from heed.apps.documents.sentences import splitter
 from heed.apps.documents.subtitles import read_srt, write_srt
-from heed.apps.documents.translation import Translate, TranslationJob, items_job, run_job
+from heed.apps.documents.translation import DocumentOptions, Translate, TranslationJob, items_job, run_job
 from heed.apps.documents.words_in_markup import divide_words
 from heed.errors import HeedError
 
@@ -21,32 +20,8 @@ SUFFIXES: dict[str, Format] = {
     ".html": "html", ".htm": "html", ".xhtml": "html", ".docx": "docx",
 }  # fmt: skip
 MAX_BYTES = 2**25  # of a document
-
-
-def _read_markdown(text: str) -> list[Item]:
-    from heed.apps.documents.markdown import read_markdown  # needs a package that is not everywhere
-
-    return read_markdown(text)
-
-
-def _write_markdown(items: list[Item]) -> str:
-    from heed.apps.documents.markdown import write_markdown
-
-    return write_markdown(items)
-
-
-_READERS: dict[str, Callable[[str], list[Item]]] = {
-    "text": read_text,
-    "md": _read_markdown,
-    "srt": read_srt,
-    "html": read_html,
-}
-_WRITERS: dict[str, Callable[[list[Item]], str]] = {
-    "text": write_text,
-    "md": _write_markdown,
-    "srt": write_srt,
-    "html": write_html,
-}
+Reader = Callable[[str], list[Item]]
+Writer = Callable[[list[Item]], str]
 
 
 def format_of(path: Path) -> Format:
@@ -57,82 +32,60 @@ def format_of(path: Path) -> Format:
     return found
 
 
-def text_job(
-    text: str, *, format: Format, language: str, target: str = "", keep: tuple[str, ...] = (), attributes: bool = True
-) -> TranslationJob[str]:
-    """The document in the other language, in the same format; format: any but docx. language: the source's code.
+def _reader_and_writer(format: Format) -> tuple[Reader, Writer]:
+    if format == "md":
+        from heed.apps.documents.markdown import read_markdown, write_markdown  # needs a package that is not everywhere
 
-    target: the code that a page's `lang` becomes where it names the source. keep: expressions of what stays, as for
-    `kept_patterns`. attributes: whether words in the markup, such as a picture's description, are translated.
-    HeedError if a package is missing.
+        return read_markdown, write_markdown
+    return {"text": (read_text, write_text), "srt": (read_srt, write_srt), "html": (read_html, write_html)}[format]
+
+
+def text_job(text: str, format: Format, options: DocumentOptions, *, codec: str | None = None) -> TranslationJob[str]:
+    """The document in the other language, in the same format: any but docx. HeedError if a package is missing.
+
+    codec: for which a page's characters are written, as for `write_html`.
     """
-    items = _READERS[format](text)
-    translated = yield from _items_job(
-        items, format, language=language, target=target, keep=keep, attributes=attributes
-    )
-    return _WRITERS[format](translated)
-
-
-def _items_job(
-    items: list[Item], format: Format, *, language: str, target: str, keep: tuple[str, ...], attributes: bool
-) -> TranslationJob[list[Item]]:
+    read, write = _reader_and_writer(format)
+    items = read(text)
     left: list[Item] = []
-    if not attributes:
+    if not options.attributes:
         items, left = divide_words(items, of_attributes=True)
-    items = [*(yield from items_job(items, split=splitter(language), keep=keep)), *left]
-    return with_target_language(items, language, target) if format == "html" and target else items
+    items = [*(yield from items_job(items, options)), *left]
+    if format != "html":
+        return write(items)
+    return write_html(with_target_language(items, options.language, options.target) if options.target else items, codec)
 
 
 def document_job(
-    content: bytes,
-    *,
-    format: Format,
-    language: str,
-    name: str,
-    target: str = "",
-    keep: tuple[str, ...] = (),
-    attributes: bool = True,
-    max_text: int | None = None,
+    content: bytes, format: Format, options: DocumentOptions, *, name: str, max_text: int | None = None
 ) -> TranslationJob[bytes]:
     """A file's content in the other language. HeedError, which calls it `name`, if it is damaged, too long or no text.
 
-    A byte order mark stays, and in a page so does the charset; other texts are written in UTF-8.
-    target, keep, attributes: as for `text_job`. max_text: bytes of the text, or of the XML in a .docx.
+    A byte order mark stays, and in a page so does the charset; other texts are written in UTF-8. max_text: bytes of the
+    text, or of the XML in a .docx.
     """
     most = MAX_BYTES if max_text is None or format == "docx" else max_text
     if len(content) > most:
         raise HeedError(f"{name}: longer than {most:,} bytes; split it.")
     if format == "docx":
         from heed.apps.documents.docx import docx_job
-        from heed.apps.documents.docx_package import MAX_UNPACKED
 
-        limit = MAX_UNPACKED if max_text is None else max_text
-        job = docx_job(
-            content,
-            split=splitter(language),
-            name=name,
-            keep=keep,
-            languages=(language, target),
-            attributes=attributes,
-            max_xml=limit,
-        )
-        return (yield from job)
+        return (yield from docx_job(content, options, name=name, max_xml=max_text))
     text, mark, codec = decode(content, name=name, is_html=format == "html")
+    # Servers often call pages in Latin 1 UTF-8, which overrides what they declare; ASCII is both.
+    written_for = "ascii" if codec in ("cp1252", "latin-1") else codec
     try:
-        items = _READERS[format](text)
-        items = yield from _items_job(items, format, language=language, target=target, keep=keep, attributes=attributes)
+        written = yield from text_job(text, format, options, codec=written_for)
     except HeedError as error:
         raise HeedError(f"{name}: {error}") from None
     if format == "html":
-        # Servers often call pages in Latin 1 UTF-8, which overrides what they declare; ASCII is both.
-        written = write_html(items, "ascii" if codec in ("cp1252", "latin-1") else codec)
         return mark + written.encode(codec, errors="replace")
-    return ("\ufeff" * bool(mark) + _WRITERS[format](items)).encode(errors="replace")
+    return ("\ufeff" * bool(mark) + written).encode(errors="replace")
 
 
 def translate_text(text: str, translate: Translate, *, format: Format, language: str) -> str:
     """As `text_job`, with a function that translates all its sentences."""
-    return run_job(text_job(text, format=format, language=language), translate)
+    return run_job(text_job(text, format, DocumentOptions(language=language)), translate)
 
 
 def translate_document(
@@ -144,10 +97,9 @@ def translate_document(
     name: str,
     target: str = "",
     keep: tuple[str, ...] = (),
+    terms: Mapping[str, str] | None = None,
     attributes: bool = True,
 ) -> bytes:
-    """As `document_job`, with a function that translates all its sentences."""
-    job = document_job(
-        content, format=format, language=language, name=name, target=target, keep=keep, attributes=attributes
-    )
-    return run_job(job, translate)
+    """As `document_job`, with a function that translates all its sentences. The last ones are `DocumentOptions`."""
+    options = DocumentOptions(language=language, target=target, keep=keep, terms=terms or {}, attributes=attributes)
+    return run_job(document_job(content, format, options, name=name), translate)

@@ -4,13 +4,13 @@ import json
 import re
 import secrets
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 from xml.parsers import expat
 
 from heed.apps.documents.formats import text_job
 from heed.apps.documents.html_elements import INLINE
-from heed.apps.documents.translation import TranslationJob
+from heed.apps.documents.translation import DocumentOptions, TranslationJob
 from heed.errors import HeedError
 
 DECLARATION = '<?xml version="1.0"?>'
@@ -36,26 +36,16 @@ def markup_options(
     return json.dumps({"ignored": [*ignored]} | (of_xml if kind == "xml" else {})).encode()
 
 
-def marked_up_job(
-    text: str, options: bytes, *, place: int, language: str, target: str, keep: tuple[str, ...]
-) -> TranslationJob[str]:
+def marked_up_job(text: str, markup: bytes, options: DocumentOptions, *, place: int) -> TranslationJob[str]:
     """The text in the other language, with its tags. HeedError, which says its place, if it is not well-formed XML."""
-    asked = json.loads(options)
+    asked = json.loads(markup)
     lists = ("ignored", "splitting", "non_splitting")
     ignored, splitting, non_splitting = (frozenset(asked.get(name, ())) for name in lists)
     marked: HTMLText | XMLText = HTMLText(ignored)
     if "outline" in asked:
         marked = XMLText(ignored=ignored, splitting=splitting, non_splitting=non_splitting, outline=asked["outline"])
-    # What an attribute of XML means is its reader's to know.
-    page = yield from text_job(
-        marked.page(text, place),
-        format="html",
-        language=language,
-        target=target,
-        keep=keep,
-        attributes="outline" not in asked,
-    )
-    return marked.text(page)
+        options = replace(options, attributes=False)  # what an attribute of XML means is its reader's to know
+    return marked.text((yield from text_job(marked.page(text, place), "html", options)))
 
 
 class HTMLText:

@@ -1,13 +1,20 @@
 """Terms of a glossary: words of a text for which given words stand in its translation."""
 
+import csv
 import re
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from itertools import groupby
+from typing import Any, Literal
 
 from heed.apps.documents.atoms import KEPT
 from heed.apps.documents.items import Item, LiteralMarkup, Tag
+from heed.errors import HeedError
+from heed.text.character_references import resolved
 
 MAX_WORDS = 20  # of a term, which is searched at every word
+MAX_TERM_BYTES = 1_024
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 # Scripts without spaces between words, in which each character counts as a word.
 _NO_SPACES = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff"
 _LETTER = rf"(?:[^\W{_NO_SPACES}]|[\u0300-\u036f\u0900-\u0903\u093a-\u0dff])"
@@ -31,18 +38,30 @@ class Terms:
             node[""] = translation
 
     def mark(self, items: Sequence[Item]) -> list[Item]:
-        """The items, in whose texts terms are atoms that stand for their translations."""
-        return [part for item in items for part in (self._parts(item) if isinstance(item, str) else (item,))]
+        """The items, in whose texts terms are atoms that stand for their translations, however a term is spelled."""
+        marked: list[Item] = []
+        for is_text, group in groupby(items, key=lambda item: isinstance(item, str) or item.kind == "spelling"):
+            run = list(group)
+            marked += self._marked(run) if is_text else run
+        return [item for item in marked if item != ""]
 
-    def _parts(self, text: str) -> Iterator[Item]:
-        last = 0
-        for start, end, translation in sorted(self._found(text)):
-            if last < start:
-                yield text[last:start]
-            yield Tag("atom", LiteralMarkup(translation), text=translation)
-            last = end
-        if last < len(text):
-            yield text[last:]
+    def _marked(self, run: list[Item]) -> Iterator[Item]:
+        texts = [item if isinstance(item, str) else item.text for item in run]
+        terms = deque(sorted(self._found("".join(texts))))
+        start = 0
+        for item, text in zip(run, texts, strict=True):
+            last, end = start, start + len(text)
+            while terms and terms[0][0] < end:
+                first, stop, translation = terms[0]
+                if first >= start:
+                    yield text[last - start : first - start]
+                    yield Tag("atom", LiteralMarkup(translation), text=translation)
+                last = min(stop, end)
+                if stop > end:
+                    break
+                terms.popleft()
+            yield text[last - start :] if isinstance(item, str) or last > start else item
+            start = end
 
     def _found(self, text: str) -> list[tuple[int, int, str]]:
         """Where terms begin and end, with their translations; none overlaps another, or what stays anyway."""
@@ -73,9 +92,43 @@ class Terms:
         return chosen
 
 
-def n_words(term: str) -> int:
-    """The number of words of a term, punctuation included."""
-    return len(_WORD.findall(term))
+def terms_in(page: str, terms: Mapping[str, str]) -> dict[str, str]:
+    """Those of the terms whose words are all in a text of HTML or XML: few, where each text is read in its turn."""
+    words = set(_WORD.findall(resolved(page))) if terms else set()
+    return {
+        term: translation
+        for term, translation in terms.items()
+        if all(word in words or _capital(word) in words for word in _WORD.findall(term))
+    }
+
+
+def read_terms(text: str, form: Literal["tsv", "csv"]) -> dict[str, str]:
+    """The entries of a glossary as tab- or comma-separated values. HeedError, with the line, for one that is none."""
+    lines = text.replace("\r\n", "\n").split("\n")
+    try:
+        rows = list(csv.reader(lines, strict=True)) if form == "csv" else [line.split("\t") for line in lines]
+    except csv.Error as error:
+        raise HeedError(f"Invalid glossary entries provided: not CSV ({error})") from None
+    entries: dict[str, str] = {}
+    for number, row in enumerate(rows, 1):
+        terms = [term.strip() for term in (row[:2] if form == "csv" else row)]  # CSV may name the languages behind them
+        if not any(terms):
+            continue
+        reason = ""
+        if len(terms) != 2 or not all(terms):
+            reason = "expected a term and its translation"
+        elif any(len(term.encode()) > MAX_TERM_BYTES or _CONTROL.search(term) for term in terms):
+            reason = f"a term is longer than {MAX_TERM_BYTES:,} bytes or has control characters"
+        elif len(_WORD.findall(terms[0])) > MAX_WORDS:
+            reason = f"its term has more than {MAX_WORDS} words"
+        elif terms[0] in entries:
+            reason = "its term has been given before"
+        if reason:
+            raise HeedError(f"Invalid glossary entries provided: entry {number}: {reason}")
+        entries[terms[0]] = terms[1]
+    if not entries:
+        raise HeedError("Invalid glossary entries provided: there are none")
+    return entries
 
 
 def _capital(text: str) -> str:

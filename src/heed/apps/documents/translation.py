@@ -8,7 +8,7 @@ import re
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple, TypeVar
 
@@ -16,13 +16,31 @@ from heed.apps.documents.atoms import kept_patterns
 from heed.apps.documents.blocks import text_of_block
 from heed.apps.documents.items import EVERY_LINE, Cases, Item, Tag, Verbatim, as_cut, with_matched_tags
 from heed.apps.documents.placement import place_tags
-from heed.apps.documents.sentences import WHITE_SPACE, Span, Splitter
+from heed.apps.documents.sentences import WHITE_SPACE, Span, Splitter, splitter
 from heed.apps.documents.tagged_text import Place, TaggedText, has_words
+from heed.apps.documents.terms import Terms
 from heed.text.alignment import Link, Translated
 from heed.text.line_rules import is_blank
 
 Translate = Callable[[Sequence[str]], Sequence[Translated]]
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DocumentOptions:
+    """How a document is translated, whatever its format.
+
+    language: the source's code, whose rules find the sentences. target: what a document's own mark of its language
+    becomes where that names the source. keep: expressions of what stays, as for `kept_patterns`. terms: words, and what
+    stands for them in the translation, as for `Terms`. attributes: whether words in the markup, such as a picture's
+    description, are translated.
+    """
+
+    language: str
+    target: str = ""
+    keep: tuple[str, ...] = ()
+    terms: Mapping[str, str] = field(default_factory=dict)
+    attributes: bool = True
 
 
 class Sentence(NamedTuple):
@@ -179,13 +197,14 @@ def _ends_line(items: list[Item]) -> bool:
     return bool(items) and isinstance(items[-1], Tag) and items[-1].kind == "break"
 
 
-def items_job(items: Sequence[Item], *, split: Splitter, keep: tuple[str, ...] = ()) -> TranslationJob[list[Item]]:
+def items_job(items: Sequence[Item], options: DocumentOptions) -> TranslationJob[list[Item]]:
     """The items in the other language. Asks for all sentences at once.
 
-    It asks again for sentences whose inline code or addresses did not survive: without these. keep: as for
-    `kept_patterns`.
+    It asks again for sentences whose inline code or addresses did not survive: without these.
     """
-    draft = Draft(items, split=split, keep=keep)
+    if options.terms:
+        items = Terms(options.terms).mark(items)
+    draft = Draft(items, split=splitter(options.language), keep=options.keep)
     answers: dict[Question, list[Item]] = {}
     asked = {question: question for question in (*draft.questions, *draft.nested)}
     while asked:

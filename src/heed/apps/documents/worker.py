@@ -3,9 +3,9 @@
 It is started as `python -m heed.apps.documents.worker CPU_SECONDS MEMORY_BYTES` and spoken to over standard input and
 output, in frames: the lengths of a header and of a content, eight bytes each; the header, JSON; the content. Asked are
 
-    {"do": "open", "id", "format", "language", "target", "name", "keep", "max_text", "max_chars", "place",
-        "n_options"}, a document: a file, or without a name a text, before which stand n_options bytes of
-        `markup_options` if it has any
+    {"do": "open", "id", "format", "options", "name", "max_text", "max_chars", "place", "n_markup"}, a document: a file,
+        or without a name a text, before which stand n_markup bytes of `markup_options` if it has any; options: the
+        fields of `DocumentOptions`
     {"do": "answer", "id", "translations": [[text, links or null], …]}
     {"do": "forget", "id"}, which is not answered
 
@@ -32,7 +32,7 @@ from typing import Any, BinaryIO
 
 from heed.apps.documents.formats import document_job, text_job
 from heed.apps.documents.markup import marked_up_job
-from heed.apps.documents.translation import Sentence, TranslationJob
+from heed.apps.documents.translation import DocumentOptions, Sentence, TranslationJob
 from heed.errors import HeedError, place_of
 from heed.runtime.process_tuning import give_back_freed_memory
 from heed.runtime.signals import end_signals
@@ -123,15 +123,13 @@ def _answer(
 
 
 def _start(header: dict[str, Any], content: bytes) -> TranslationJob[str] | TranslationJob[bytes]:
-    language, target, format = header["language"], header.get("target", ""), header["format"]
-    keep = tuple(header["keep"])
-    if n_options := header["n_options"]:
-        options, text = content[:n_options], content[n_options:].decode()
-        return marked_up_job(text, options, place=header["place"], language=language, target=target, keep=keep)
+    given, format = header["options"], header["format"]
+    options = DocumentOptions(**given | {"keep": tuple(given["keep"])})
+    if n_markup := header["n_markup"]:
+        return marked_up_job(content[n_markup:].decode(), content[:n_markup], options, place=header["place"])
     if header["name"] is None:
-        return text_job(content.decode(), format=format, language=language, target=target, keep=keep)
-    name, most = header["name"], header["max_text"]
-    return document_job(content, format=format, language=language, name=name, target=target, max_text=most)
+        return text_job(content.decode(), format, options)
+    return document_job(content, format, options, name=header["name"], max_text=header["max_text"])
 
 
 if __name__ == "__main__":

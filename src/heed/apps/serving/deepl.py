@@ -21,9 +21,10 @@ from starlette.routing import Route
 
 from heed.apps.documents.formats import SUFFIXES
 from heed.apps.documents.markup import markup_options
+from heed.apps.documents.translation import DocumentOptions
 from heed.apps.serving.documents import detect_html, translate_file, translate_html
 from heed.apps.serving.faults import Fault
-from heed.apps.serving.fields import Code, Fields, Keep, Target, Text, Texts, Upload, read
+from heed.apps.serving.fields import Attributes, Code, Fields, Keep, Target, Text, Texts, Upload, read
 from heed.apps.serving.files import FileStore, StoredFile, kind_of_file, name_of_translation, send_file
 from heed.apps.serving.glossary_routes import glossary_routes
 from heed.apps.serving.languages import NAMES, known_code, language_name
@@ -81,6 +82,9 @@ def _as_names(value: Any, info: ValidationInfo) -> Any:
 Names = Annotated[list[Text], FailFast(), BeforeValidator(_as_names), WithJsonSchema(TEXTS)]
 
 
+GLOSSARY_ID = Field(default="", description="A glossary of `source_lang`, which it needs, and `target_lang`.")
+
+
 class Wishes(Fields):
     """DeepL's options that no model here has: refused, unless they are only hints."""
 
@@ -124,7 +128,7 @@ class TranslateFields(Wishes):
         default="1",
         description="Of plain texts. 0: each line is a sentence; nonewlines: a line end is a space. Default: 1.",
     )
-    glossary_id: Text = Field(default="", description="Of plain texts, with `source_lang`: a glossary of theirs.")
+    glossary_id: Text = GLOSSARY_ID
     keep: Keep = ()
     context: Text = Field(default="", description="Ignored: a hint that no model here can take.")
     model_type: Annotated[ModelType | None, WithJsonSchema(choice(*get_args(ModelType)))] = Field(
@@ -137,14 +141,6 @@ class TranslateFields(Wishes):
         if value not in ("html", "xml"):
             raise Fault(400, "tag_handling must be html or xml")
         return value
-
-    @model_validator(mode="after")
-    def _has_plain_texts_in_a_known_language_for_a_glossary(self) -> Self:
-        if self.glossary_id and self.tag_handling:
-            raise Fault(400, "glossary_id is not supported with tag_handling")
-        if self.glossary_id and not self.source_lang:
-            raise Fault(400, "Value for 'source_lang' required: a glossary_id needs it")
-        return self
 
     @model_validator(mode="after")
     def _has_tags_to_split_at(self) -> Self:
@@ -172,9 +168,11 @@ class TranslateFields(Wishes):
 
 
 class DocumentFields(Wishes):
-    glossary_id: Text = Field(default="", description="Refused: glossaries are for plain texts.")
     file: Upload = Field(description="The document.")
     target_lang: Target
+    glossary_id: Text = GLOSSARY_ID
+    keep: Keep = ()
+    attributes: Attributes = "all"
     source_lang: Code = Field(default="auto", description="Code of its language. Default: it is detected.")
     filename: Text = Field(default="", description="Its name, which says its format. Default: that of the part.")
     output_format: Text = Field(default="", description="The translation's format, which must be the document's.")
@@ -222,9 +220,7 @@ def routes(service: Service, files: FileStore) -> list[Route]:
         texts = asked.text
         check_bytes(service, texts)
         given, target = deepl_languages(service, asked.source_lang, asked.target_lang)
-        glossary = service.glossaries.find(asked.glossary_id) if asked.glossary_id else None
-        if glossary is not None and (glossary.source_lang, glossary.target_lang) != (given, target):
-            raise Fault(400, "the glossary's languages are not source_lang and target_lang")
+        terms = service.glossaries.terms(asked.glossary_id, given, target)
 
         # Languages, by our codes; without a source, each text's own.
         deadline = service.deadline()
@@ -232,7 +228,7 @@ def routes(service: Service, files: FileStore) -> list[Route]:
         if given:
             sources = [given] * len(texts)
         elif markup:
-            detected = await detect_html(service, texts, target, deadline=deadline, options=markup, faults=faults)
+            detected = await detect_html(service, texts, target, deadline=deadline, markup=markup, faults=faults)
             sources = [language for language, _ in detected]
         else:
             sources = [(await service.detect_source(text, target))[0] for text in texts]
@@ -243,13 +239,13 @@ def routes(service: Service, files: FileStore) -> list[Route]:
         # Translations of pages keep their markup; of plain text, `split_sentences` decides what a line end means.
         if markup:
             found = await translate_html(
-                service, texts, pairs, deadline=deadline, options=markup, faults=faults, keep=asked.keep
+                service, texts, pairs, deadline=deadline, markup=markup, faults=faults, keep=asked.keep, terms=terms
             )
         else:
             joins = asked.split_sentences == "nonewlines"
             plain = [" ".join(text.splitlines()) for text in texts] if joins else texts
             by_line = asked.split_sentences == "0"
-            results = await service.translate(plain, pairs, by_line=by_line, keep=asked.keep, glossary=glossary)
+            results = await service.translate(plain, pairs, by_line=by_line, keep=asked.keep, terms=terms)
             found = [translated.text for translated in results]
 
         # DeepL bills the characters of the source. A text that could not be read comes back with its fault.
@@ -315,14 +311,19 @@ def routes(service: Service, files: FileStore) -> list[Route]:
         fields = await parameters_with_file(request)
         check_key(service, request, fields)
         asked = read(DocumentFields, fields)
-        if asked.glossary_id:
-            raise Fault(400, "glossary_id is not supported for documents")
         name = asked.filename or asked.file.name
         kind = kind_of_file(name)
         given, target = deepl_languages(service, asked.source_lang, asked.target_lang)
         if asked.output_format and SUFFIXES.get(f".{asked.output_format.lower()}") != kind:
             raise Fault(400, "output_format is not supported: a document keeps its format")
-        translated, n_characters = await translate_file(service, asked.file.content, kind, given or "auto", target)
+        options = DocumentOptions(
+            language=given or "auto",
+            target=target,
+            keep=asked.keep,
+            terms=service.glossaries.terms(asked.glossary_id, given, target) or {},
+            attributes=asked.attributes == "all",
+        )
+        translated, n_characters = await translate_file(service, asked.file.content, kind, options)
         key = await files.add(translated, name_of_translation(name, target), n_characters=n_characters)
         return JSONResponse({"document_id": id_of(key), "document_key": key})
 

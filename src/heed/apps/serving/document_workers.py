@@ -5,12 +5,12 @@ import json
 import signal
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import count
 from typing import Any
 
 from heed.apps.documents.formats import Format
-from heed.apps.documents.translation import Sentence
+from heed.apps.documents.translation import DocumentOptions, Sentence
 from heed.apps.documents.worker import HEAD, OUT_OF_MEMORY, frame
 from heed.apps.serving.faults import Fault
 from heed.errors import HeedError
@@ -27,18 +27,18 @@ MEMORY_BYTES, MEMORY_PER_BYTE = 2**28, 400
 class Document:
     """A document to translate: a file's content, or a text in UTF-8 from a request.
 
-    max_chars: to translate; max_text: as for `document_job`; options: those of a text of HTML or XML, from
-    `markup_options`, and place: which text of the request it is. keep: expressions of what stays.
+    max_chars: to translate; max_text: as for `document_job`; markup: how a text of HTML or XML is read, from
+    `markup_options`, and place: which text of the request it is.
     """
 
     content: bytes
     format: Format
+    options: DocumentOptions
     max_chars: int
     is_file: bool = False
     max_text: int | None = None
-    options: bytes = b""
+    markup: bytes = b""
     place: int = 1
-    keep: tuple[str, ...] = ()
 
 
 class DocumentBug(Exception):
@@ -66,12 +66,11 @@ class DocumentWorkers:
         self._for_files = [_Worker(*limits) for _ in range(FILES_AT_ONCE)]
         self._for_texts = _Worker(*limits)
 
-    def open(self, document: Document, language: str, target: str = "") -> "Reading":
-        """A document in this language, to translate into the target. The first step begins it; it must be closed."""
+    def open(self, document: Document) -> "Reading":
+        """A document to translate. The first step begins it; it must be closed."""
         if not document.is_file:
-            return Reading(document, language, self._for_texts, target)
-        worker = min(self._for_files, key=lambda worker: worker.n_readings)
-        return Reading(document, language, worker, target)
+            return Reading(document, self._for_texts)
+        return Reading(document, min(self._for_files, key=lambda worker: worker.n_readings))
 
     async def close(self) -> None:
         """Ends the processes."""
@@ -87,9 +86,7 @@ class Reading:
     """A document in a worker. A context manager: at its end the worker forgets it."""
 
     document: Document
-    language: str
     worker: "_Worker"
-    target: str = ""
     number: int = field(default_factory=lambda: next(_numbers))
     # What the worker has answered, which another one is told if it dies; and the process that knows all of it.
     answered: list[bytes] = field(default_factory=list)
@@ -113,12 +110,10 @@ class Reading:
         """
         asked: dict[str, Any] = {"id": self.number}
         if translations is None:
-            asked |= {"do": "open", "format": self.document.format, "language": self.language, "target": self.target}
-            asked |= {"name": "the file" if self.document.is_file else None, "max_text": self.document.max_text}
-            options = self.document.options
-            asked["keep"] = self.document.keep
-            asked |= {"max_chars": self.document.max_chars, "place": self.document.place, "n_options": len(options)}
-            step = frame(asked, options + self.document.content)
+            of, markup = self.document, self.document.markup
+            asked |= {"do": "open", "format": of.format, "options": asdict(of.options), "place": of.place}
+            asked |= {"name": "the file" if of.is_file else None, "max_text": of.max_text, "max_chars": of.max_chars}
+            step = frame(asked | {"n_markup": len(markup)}, markup + of.content)
         else:
             step = frame(asked | {"do": "answer", "translations": [[t.text, t.alignment] for t in translations]})
         task = asyncio.ensure_future(self.worker.step(self, step))

@@ -1,14 +1,16 @@
 """Documents through the engines: their sentences share the search with all others, their alignments take turns."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, aclosing
 from dataclasses import replace
 from functools import partial
 
 from heed.apps.documents.formats import Format
-from heed.apps.documents.translation import Sentence
+from heed.apps.documents.terms import terms_in
+from heed.apps.documents.translation import DocumentOptions, Sentence
 from heed.apps.documents.worker import n_chars_of
 from heed.apps.serving.document_workers import Document
+from heed.apps.serving.engine import off_event_loop
 from heed.apps.serving.faults import Fault
 from heed.apps.serving.requests import check_pair
 from heed.apps.serving.service import Pair, Service
@@ -22,25 +24,22 @@ DETECTED_CHARS = 2_000  # of a document, from which its language is told
 async def translate_documents(
     service: Service,
     documents: Sequence[Document],
-    pairs: Sequence[Pair],
     *,
     deadline: float,
     faults: dict[int, HeedError] | None = None,
 ) -> list[tuple[bytes, int]]:
-    """The translations of documents, each from and into its languages, with the number of characters translated.
+    """The translations of documents, with the number of characters translated.
 
     All are translated together. deadline: by the event loop's clock. faults: gets the errors of documents that cannot
     be read, which stay as they are, unless there are no others; without it, the first of them is raised. Fault for more
     characters together than one may have; else raises what `Engine.translate` and `Reading.go_on` raise.
     """
+    pairs = [(document.options.language, document.options.target) for document in documents]
     service.check_room(pairs)
     results: dict[int, bytes] = {}
     counts = [0] * len(documents)
     with ExitStack() as opened:
-        readings = [
-            opened.enter_context(service.document_workers.open(document, src, tgt))
-            for document, (src, tgt) in zip(documents, pairs, strict=True)
-        ]
+        readings = [opened.enter_context(service.document_workers.open(document)) for document in documents]
         answers: dict[int, Sequence[Translated] | None] = dict.fromkeys(range(len(documents)))
         while answers:
             asked: dict[int, list[Sentence]] = {}
@@ -74,37 +73,42 @@ async def translate_html(
     pairs: Sequence[Pair],
     *,
     deadline: float,
-    options: bytes = b"",
+    markup: bytes = b"",
     keep: tuple[str, ...] = (),
+    terms: Mapping[str, str] | None = None,
     faults: dict[int, HeedError] | None = None,
 ) -> list[str]:
     """The pages, or parts of pages, each from and into its languages; tags go where their words go.
 
-    options: how they are read, as for `marked_up_job`; without any they are HTML. keep: expressions of what
-    stays. faults: as for `translate_documents`.
+    markup: how they are read, as for `marked_up_job`; without any they are HTML. keep, terms: as for `DocumentOptions`.
+    faults: as for `translate_documents`.
     """
-    documents = [replace(_page(service, page, options, place), keep=keep) for place, page in enumerate(pages, 1)]
-    found = await translate_documents(service, documents, pairs, deadline=deadline, faults=faults)
+    n_chars = 0 if terms is None else sum(map(len, pages)) + sum(map(len, terms))
+    of_pages = await off_event_loop(n_chars, lambda: [terms_in(page, terms or {}) for page in pages])
+    documents = [
+        _page(service, page, markup, place, DocumentOptions(language=src, target=tgt, keep=keep, terms=of_page))
+        for place, (page, (src, tgt), of_page) in enumerate(zip(pages, pairs, of_pages, strict=True), 1)
+    ]
+    found = await translate_documents(service, documents, deadline=deadline, faults=faults)
     return [page.decode() for page, _ in found]
 
 
-async def translate_file(service: Service, content: bytes, kind: Format, source: str, target: str) -> tuple[bytes, int]:
-    """A file's content in the other language, and the number of characters translated; source may be "auto".
+async def translate_file(service: Service, content: bytes, kind: Format, options: DocumentOptions) -> tuple[bytes, int]:
+    """A file's content in the other language, and the number of characters translated; its language may be "auto".
 
-    Few are worked on at once, the others wait.
-
-    Raises what `translate_documents` raises.
+    Few are worked on at once, the others wait. Raises what `translate_documents` raises.
     """
     limits = service.limits
-    document = Document(content, kind, limits.max_file_chars, is_file=True, max_text=limits.max_file_text)
+    document = Document(content, kind, options, limits.max_file_chars, is_file=True, max_text=limits.max_file_text)
     deadline = service.deadline()
     async with service.in_time(deadline):
         await service.file_turns.acquire()
     try:
-        if source == "auto":
-            source, _ = await _detect_document(service, document, target, deadline)
-        check_pair(service, source, target)
-        [found] = await translate_documents(service, [document], [(source, target)], deadline=deadline)
+        if options.language == "auto":
+            source, _ = await _detect_document(service, document, options.target, deadline)
+            document = replace(document, options=replace(options, language=source))
+        check_pair(service, document.options.language, options.target)
+        [found] = await translate_documents(service, [document], deadline=deadline)
     finally:
         service.file_turns.release()
     return found
@@ -116,17 +120,18 @@ async def detect_html(
     target: str,
     *,
     deadline: float,
-    options: bytes = b"",
+    markup: bytes = b"",
     faults: dict[int, HeedError] | None = None,
 ) -> list[tuple[str, float]]:
-    """As `Service.detect_source` of each page, of the words that are shown. options, faults: as for `translate_html`.
+    """As `Service.detect_source` of each page, of the words that are shown. markup, faults: as for `translate_html`.
 
     A page that cannot be read counts as one in the target language.
     """
     found: list[tuple[str, float]] = []
     for place, page in enumerate(pages, 1):
         try:
-            found.append(await _detect_document(service, _page(service, page, options, place), target, deadline))
+            document = _page(service, page, markup, place, DocumentOptions(language="auto"))
+            found.append(await _detect_document(service, document, target, deadline))
         except HeedError as error:
             if faults is None or len(faults) + 1 == len(pages):
                 raise
@@ -135,16 +140,17 @@ async def detect_html(
     return found
 
 
-def _page(service: Service, page: str, options: bytes, place: int) -> Document:
-    most = service.limits.max_deepl_bytes if options else service.limits.max_chars
-    return Document(page.encode(), "html", most, options=options, place=place)
+def _page(service: Service, page: str, markup: bytes, place: int, options: DocumentOptions) -> Document:
+    most = service.limits.max_deepl_bytes if markup else service.limits.max_chars
+    return Document(page.encode(), "html", options, most, markup=markup, place=place)
 
 
 async def _detect_document(service: Service, document: Document, target: str, deadline: float) -> tuple[str, float]:
     """As `Service.detect_source`, of a document's words."""
     any_language = next(src for src, _ in service.engines)
+    document = replace(document, options=DocumentOptions(language=any_language))
     async with service.in_time(deadline):
-        with service.document_workers.open(document, any_language) as reading:
+        with service.document_workers.open(document) as reading:
             asked = await reading.go_on()
         sentences = [] if isinstance(asked, bytes) else asked
         words = "\n".join(sentence.text for sentence in sentences)[:DETECTED_CHARS]

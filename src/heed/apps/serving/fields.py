@@ -4,7 +4,7 @@ A validator raises Fault where pydantic's own message would not do.
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -126,6 +126,10 @@ Keep = Annotated[
     AfterValidator(_are_expressions),
     WithJsonSchema(TEXTS),
     Field(description="Regular expressions of what stays as it is; the guide says which are allowed."),
+]
+Attributes = Annotated[
+    Literal["all", "none"],
+    Field(description="Whether words that readers see in the markup are translated. Default: all."),
 ]
 Source = Annotated[Code, Field(description='Code of its language, or "auto".')]
 Target = Annotated[Code, Field(description="Code of the language to translate into.")]

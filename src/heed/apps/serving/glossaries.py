@@ -1,8 +1,6 @@
 """Glossaries of DeepL's interface, version 2: terms of a language pair with their translations."""
 
 import asyncio
-import csv
-import re
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -12,7 +10,6 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from heed.apps.documents.terms import MAX_WORDS, n_words
 from heed.apps.serving.faults import Fault
 from heed.errors import HeedError
 from heed.runtime.files import whole_file
@@ -20,8 +17,6 @@ from heed.runtime.files import whole_file
 MAX_GLOSSARIES = 1_000
 MAX_BYTES = 2**20  # of a glossary's name and entries, in UTF-8
 MAX_TOTAL_BYTES = 2**25  # of all glossaries
-MAX_TERM_BYTES = 1_024
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 @dataclass(frozen=True)
@@ -81,6 +76,17 @@ class GlossaryStore:
             raise Fault(404, "no such glossary, or no more")
         return found
 
+    def terms(self, glossary_id: str, source: str, target: str) -> dict[str, str] | None:
+        """A glossary's entries, None for the id "". Fault if there is none, or it is for other languages."""
+        if not glossary_id:
+            return None
+        if source in ("", "auto"):
+            raise Fault(400, "Value for 'source_lang' required: a glossary_id needs it")
+        glossary = self.find(glossary_id)
+        if (glossary.source_lang, glossary.target_lang) != (source, target):
+            raise Fault(400, "the glossary's languages are not source_lang and target_lang")
+        return glossary.entries
+
     async def add(self, name: str, source: str, target: str, entries: dict[str, str]) -> Glossary:
         """A new glossary, once it is on the disk. Fault if it is too large, or if there is no room for it."""
         now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
@@ -112,30 +118,3 @@ class GlossaryStore:
 def _write(path: Path, glossaries: Mapping[str, Glossary]) -> None:
     with whole_file(path) as temporary:
         temporary.write_bytes(_FILE.dump_json(list(glossaries.values())))
-
-
-def read_entries(text: str, form: str) -> dict[str, str]:
-    """The entries of a glossary as tab- or comma-separated values. Fault, with the line, for one that is none."""
-    lines = text.replace("\r\n", "\n").split("\n")
-    try:
-        rows = list(csv.reader(lines, strict=True)) if form == "csv" else [line.split("\t") for line in lines]
-    except csv.Error as error:
-        raise Fault(400, f"Invalid glossary entries provided: not CSV ({error})") from None
-    entries: dict[str, str] = {}
-    for number, row in enumerate(rows, 1):
-        terms = [term.strip() for term in (row[:2] if form == "csv" else row)]  # CSV may name the languages behind them
-        where = f"Invalid glossary entries provided: entry {number}"
-        if not any(terms):
-            continue
-        if len(terms) != 2 or not all(terms):
-            raise Fault(400, f"{where}: expected a term and its translation")
-        if any(len(term.encode()) > MAX_TERM_BYTES or _CONTROL.search(term) for term in terms):
-            raise Fault(400, f"{where}: a term is longer than {MAX_TERM_BYTES:,} bytes or has control characters")
-        if n_words(terms[0]) > MAX_WORDS:
-            raise Fault(400, f"{where}: its term has more than {MAX_WORDS} words")
-        if terms[0] in entries:
-            raise Fault(400, f"{where}: its term has been given before")
-        entries[terms[0]] = terms[1]
-    if not entries:
-        raise Fault(400, "Invalid glossary entries provided: there are none")
-    return entries

@@ -7,9 +7,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
+from heed.apps.documents.terms import read_terms
 from heed.apps.serving.faults import Fault
 from heed.apps.serving.fields import Fields, Target, Text, read
-from heed.apps.serving.glossaries import read_entries
 from heed.apps.serving.requests import check_key, deepl_languages, parameters
 from heed.apps.serving.service import Service
 from heed.apps.serving.specification import COUNT, FLAG, READ, TEXT, describe, list_of, record
@@ -55,7 +55,7 @@ def glossary_routes(service: Service) -> list[Route]:
         source, target = deepl_languages(service, asked.source_lang, asked.target_lang)
         if (source, target) not in service.engines:
             raise Fault(400, f"Value for 'source_lang' not supported in a glossary: {asked.source_lang[:20]}")
-        glossary = await store.add(asked.name, source, target, read_entries(asked.entries, asked.entries_format))
+        glossary = await store.add(asked.name, source, target, read_terms(asked.entries, asked.entries_format))
         return JSONResponse(glossary.facts(), 201)
 
     @describe("DeepL: a glossary.", in_path=GlossaryPath, answer=GLOSSARY, errors=(*READ, 404))

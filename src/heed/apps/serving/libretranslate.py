@@ -8,9 +8,22 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from heed.apps.documents.formats import SUFFIXES
+from heed.apps.documents.translation import DocumentOptions
 from heed.apps.serving.documents import detect_html, translate_file, translate_html
 from heed.apps.serving.faults import Fault
-from heed.apps.serving.fields import Alternatives, Fields, Keep, Key, Source, Target, Text, Texts, Upload, read
+from heed.apps.serving.fields import (
+    Alternatives,
+    Attributes,
+    Fields,
+    Keep,
+    Key,
+    Source,
+    Target,
+    Text,
+    Texts,
+    Upload,
+    read,
+)
 from heed.apps.serving.files import FileStore, kind_of_file, name_of_translation, send_file
 from heed.apps.serving.languages import language_name
 from heed.apps.serving.requests import (
@@ -68,6 +81,9 @@ class UploadFields(Fields):
     file: Upload = Field(description="The file.")
     source: Source
     target: Target
+    keep: Keep = ()
+    attributes: Attributes = "all"
+    glossary_id: Text = Field(default="", description="A glossary of the two languages, made by /v2/glossaries.")
     api_key: Key = ""
 
 
@@ -197,7 +213,14 @@ def routes(service: Service, files: FileStore) -> list[Route]:
         kind = kind_of_file(name)
         source, target = known_languages(service, asked.source, asked.target)
         address = service.doors.base_address(request.scope)
-        translated, _ = await translate_file(service, content, kind, source, target)
+        options = DocumentOptions(
+            language=source,
+            target=target,
+            keep=asked.keep,
+            terms=service.glossaries.terms(asked.glossary_id, source, target) or {},
+            attributes=asked.attributes == "all",
+        )
+        translated, _ = await translate_file(service, content, kind, options)
         key = await files.add(translated, name_of_translation(name, target))
         return JSONResponse({"translatedFileUrl": f"{address}/download_file/{key}"})
 

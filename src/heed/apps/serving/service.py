@@ -21,7 +21,7 @@ from heed.apps.documents.translation import Question, expanded
 from heed.apps.serving.document_workers import FILES_AT_ONCE, DocumentWorkers
 from heed.apps.serving.doors import Doors
 from heed.apps.serving.engine import Engine, off_event_loop
-from heed.apps.serving.glossaries import Glossary, GlossaryStore
+from heed.apps.serving.glossaries import GlossaryStore
 from heed.apps.serving.languages import language_name
 from heed.apps.serving.metrics import Metrics
 from heed.apps.serving.request_queue import QueueFull, TooLate
@@ -287,11 +287,11 @@ class Service:
         n_best: int = 1,
         by_line: bool = False,
         keep: tuple[str, ...] = (),
-        glossary: Glossary | None = None,
+        terms: Mapping[str, str] | None = None,
     ) -> list[Translated]:
         """Translates each text from and into its languages. Errors as for `Engine.translate`."""
         self.check_room(pairs)
-        drafts = await self.drafts(texts, pairs, by_line=by_line, keep=keep, glossary=glossary)
+        drafts = await self.drafts(texts, pairs, by_line=by_line, keep=keep, terms=terms)
         found: list[list[Answer | None]] = [[None] * len(draft.questions) for draft in drafts]
         async with aclosing(self.answers(drafts, pairs, n_best=n_best)) as results:
             async for text, place, answer in results:
@@ -305,18 +305,18 @@ class Service:
         *,
         by_line: bool = False,
         keep: tuple[str, ...] = (),
-        glossary: Glossary | None = None,
+        terms: Mapping[str, str] | None = None,
     ) -> list[TextDraft]:
         """The sentences of each text, or its lines. keep: expressions of what stays."""
 
         def made() -> list[TextDraft]:
-            terms = None if glossary is None else Terms(glossary.entries)
+            given = Terms(terms) if terms else None
             return [
-                TextDraft(text, splitter(src), by_line=by_line, keep=keep, terms=terms)
+                TextDraft(text, splitter(src), by_line=by_line, keep=keep, terms=given)
                 for text, (src, _) in zip(texts, pairs, strict=True)
             ]
 
-        n_chars = sum(map(len, texts)) + (0 if glossary is None else glossary.n_bytes)
+        n_chars = sum(map(len, texts)) + sum(map(len, terms or ()))
         return await off_event_loop(n_chars, made)
 
     async def answers(
