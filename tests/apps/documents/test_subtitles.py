@@ -1,5 +1,8 @@
 """Subtitles as players read them: times and codes never reach the model, words always do."""
 
+import re
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,6 +13,7 @@ from tests.apps.documents.translators import translated as translation_of
 
 from heed.apps.documents.formats import translate_document
 from heed.errors import HeedError
+from heed.text.alignment import Translated
 
 
 def asked(text: str) -> list[str]:
@@ -155,3 +159,72 @@ def test_hard_spaces_stay_between_words():
     lines = "One:\\h\\h five\ntwo\n"
     expected = "oNE:\\h\\h FIVE\nTWO\n"
     assert translation_of(cue + lines, linked, "srt") == cue + expected
+
+
+def cues(*texts: str, seconds: int = 1) -> str:
+    times = [f"00:0{i // 60}:{i % 60:02}," for i in range(0, seconds * len(texts) + 1, seconds)]
+    return "\n".join(f"{i}\n{times[i - 1]}000 --> {times[i - 1]}900\n{text}\n" for i, text in enumerate(texts, start=1))
+
+
+@pytest.mark.parametrize(
+    ("texts", "sentences"),
+    [
+        (["I do not know\nwhat it is,", "but I will", "find out."], ["I do not know what it is, but I will find out."]),
+        (["Yes. I told", "Ann to go. And", "she did."], ["Yes.", "I told Ann to go.", "And she did."]),
+        (["<i>I do not</i>", "<i>know.</i>"], ["I do not know."]),
+        (["{\\an8}I do not", "{\\an8}know."], ["I do not know."]),
+        (["I said", "- No."], ["I said", "No."]),  # another speaker
+        (["I do", "so it", "goes on"], ["I do", "so it", "goes on"]),  # no punctuation anywhere
+        (["CHAPTER ONE", "He came."], ["CHAPTER ONE", "He came."]),
+        (["I do", "[sighs]", "know."], ["I do", "[sighs]", "know."]),
+        (["I do <00:00:00.500>not", "know."], ["I do not", "know."]),  # a time that stays in its subtitle
+        (["<b>I do", "know.</b>"], ["I do", "know."]),
+    ],
+)
+def test_a_sentence_over_subtitles_is_one(texts, sentences):
+    text = cues(*texts)
+    assert asked(text) == sentences
+    translated(text)
+
+
+def test_subtitles_of_a_sentence_with_a_pause_or_a_note_between_them_are_two():
+    far = cues("I do", "know.", seconds=9)
+    note = "WEBVTT\n\n00:01.000 --> 00:02.000\nI do\n\nNOTE a note\n\nname\n00:02.000 --> 00:03.000\nknow.\n"
+    frames = "{1}{20}I do|not\n{21}{30}know.\n"
+    assert asked(far) == asked(note) == ["I do", "know."]
+    assert asked(note.replace("NOTE a note\n\n", "")) == ["I do know."] and asked(frames) == ["I do not know."]
+
+
+def said(*translations: str):
+    left = list(translations)
+    return lambda texts: [Translated(left.pop(0)) for _ in texts]
+
+
+def test_a_sentence_is_divided_at_a_comma_near_its_share_and_no_subtitle_is_blank():
+    text = cues("I don't know why,", "but I will find it out.")
+    alone = {"language": "en", "format": "srt", "name": "x", "cues": "alone"}
+    assert translation_of(text, said("Ik weet nog niet waarom, maar ik zal."), "srt") == (
+        cues("Ik weet nog niet waarom,", "maar ik zal.")
+    )
+    # Too few words for all: each is translated alone.
+    assert translation_of(text, said("Nein.", "Nein", "doch."), "srt") == cues("Nein", "doch.")
+    assert translate_document(text.encode(), said("Nein", "doch."), **alone).decode() == cues("Nein", "doch.")
+
+
+@given(
+    st.lists(
+        st.sampled_from(["a", "so,", "Ann", "1", "<i>b</i>", "end.", "- no", "{x}", "\n", "it", "go"]), max_size=24
+    ),
+    st.lists(st.integers(1, 24), max_size=6),
+    st.sampled_from([shuffled, linked, said(*["x"] * 99), said(*["x y z, u v"] * 99)]),
+)
+def test_every_subtitle_keeps_its_times_its_tags_and_some_words(words, ends, translate):
+    bounds = [0, *sorted(set(ends)), len(words)]
+    parts = [" ".join(words[a:b]).strip() for a, b in pairwise(bounds)]
+    parts = [re.sub(r"\s*\n\s*", "\n", part) for part in parts if re.search(r"\w", part)]
+    text = cues(*parts)
+    blocks = [block.split("\n", 2) for block in translated(text, translate).split("\n\n")] if parts else []
+    for i, (number, times, rest) in enumerate(blocks):
+        assert [number, times] == text.split("\n\n")[i].split("\n", 2)[:2]
+        assert re.search(r"\w", rest) and rest.count("<i>") == rest.count("</i>")
+    assert len(blocks) == len(parts)

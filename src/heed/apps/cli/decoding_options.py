@@ -81,7 +81,7 @@ def _parameter(name: str) -> inspect.Parameter:
 TRANSLATE_RULES = (
     *(
         Rule((option,), f"{{{option}}} is for documents; give {{document_format}} too.", without="document_format")
-        for option in ("language", "keep", "attributes", "glossary")
+        for option in ("language", "keep", "attributes", "glossary", "cues")
     ),
     Rule(
         ("n_best", "scores", "as_json", "prefix", "prefixes", "sample", "mbr", "strict"),

@@ -36,6 +36,10 @@ Attributes = Annotated[
         "a search engine, or none of them."
     ),
 ]
+Cues = Annotated[
+    Literal["joined", "alone"],
+    typer.Option(help="Translate a sentence over several subtitles as one (joined), or each subtitle alone."),
+]
 Glossary = Annotated[
     Path | None,
     typer.Option(
@@ -57,6 +61,7 @@ def translate_file(
     keep: Keep = None,
     attributes: Attributes = "all",
     glossary: Glossary = None,
+    cues: Cues = "joined",
     *,
     decoding: DecodingOptions,
     precision: PrecisionOption = "auto",
@@ -91,6 +96,7 @@ def translate_file(
         keep=tuple(keep or ()),
         terms=terms,
         attributes=attributes == "all",
+        cues=cues,
         name=str(source),
     )
     with whole_file(out) as temporary:
@@ -139,6 +145,7 @@ def print_document(
     keep: tuple[str, ...],
     terms: dict[str, str],
     attributes: bool,
+    cues: Literal["joined", "alone"],
 ) -> None:
     """Prints the translation byte for byte, line ends included; to a terminal without hidden characters."""
     translated = translate_document(
@@ -150,6 +157,7 @@ def print_document(
         keep=keep,
         terms=terms,
         attributes=attributes,
+        cues=cues,
         name="standard input",
     )
     if sys.stdout.isatty():

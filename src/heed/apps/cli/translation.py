@@ -18,6 +18,7 @@ from heed.apps.cli.decoding_options import (
 )
 from heed.apps.cli.document_files import (
     Attributes,
+    Cues,
     Glossary,
     Keep,
     Language,
@@ -120,6 +121,7 @@ def translate(
     keep: Keep = None,
     attributes: Attributes = "all",
     glossary: Glossary = None,
+    cues: Cues = "joined",
     strict: Annotated[
         bool, typer.Option(help="Exit with 1 if a translation was cut off at its longest length.")
     ] = False,
@@ -133,6 +135,7 @@ def translate(
     check_options(
         TRANSLATE_RULES, **decoding, document_format=document_format, language=language, keep=keep, scores=scores,
         attributes=attributes if attributes != "all" else None, glossary=glossary,
+        cues=cues if cues != "joined" else None,
         as_json=as_json, strict=strict, prefix=prefix, prefixes=prefixes, n_best=n_best if n_best > 1 else None,
         sample=sample, top_k=top_k, top_p=top_p if top_p != 1.0 else None, seed=seed, mbr=mbr, utility=utility,
     )  # fmt: skip
@@ -170,6 +173,7 @@ def translate(
             keep=tuple(keep or ()),
             terms=terms,
             attributes=attributes == "all",
+            cues=cues,
         )
         return
     # Lines are read ahead by a thread, so that translations appear while the input is still open.

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from heed.apps.documents.charsets import decode
+from heed.apps.documents.cues import cues_job
 from heed.apps.documents.html import read_html, with_target_language, write_html
 from heed.apps.documents.items import Item
 from heed.apps.documents.plain_text import read_text, write_text
@@ -50,7 +51,8 @@ def text_job(text: str, format: Format, options: DocumentOptions, *, codec: str 
     left: list[Item] = []
     if not options.attributes:
         items, left = divide_words(items, of_attributes=True)
-    items = [*(yield from items_job(items, options)), *left]
+    job = cues_job if format == "srt" and options.cues == "joined" else items_job
+    items = [*(yield from job(items, options)), *left]
     if format != "html":
         return write(items)
     return write_html(with_target_language(items, options.language, options.target) if options.target else items, codec)
@@ -99,7 +101,10 @@ def translate_document(
     keep: tuple[str, ...] = (),
     terms: Mapping[str, str] | None = None,
     attributes: bool = True,
+    cues: Literal["joined", "alone"] = "joined",
 ) -> bytes:
     """As `document_job`, with a function that translates all its sentences. The last ones are `DocumentOptions`."""
-    options = DocumentOptions(language=language, target=target, keep=keep, terms=terms or {}, attributes=attributes)
+    options = DocumentOptions(
+        language=language, target=target, keep=keep, terms=terms or {}, attributes=attributes, cues=cues
+    )
     return run_job(document_job(content, format, options, name=name), translate)

@@ -15,6 +15,7 @@ MAX_TAGS = (
 )
 
 
+CUE = "cue"  # the name of a break between two subtitles of a sentence, which is divided there whatever its length
 EVERY_LINE = "every line"  # the name of a break that comes back even if no words are left for its line
 
 

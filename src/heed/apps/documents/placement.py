@@ -9,7 +9,7 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from dataclasses import replace
 
-from heed.apps.documents.items import Item, Tag
+from heed.apps.documents.items import CUE, Item, Tag
 from heed.apps.documents.placed_items import write_items
 from heed.apps.documents.sentences import Span, strip_span
 from heed.apps.documents.tagged_text import Element, Place, TaggedText
@@ -23,6 +23,7 @@ from heed.apps.documents.target_words import (
 )
 from heed.text.alignment import Translated
 
+_COMMAS = frozenset(",;:–—、，；：")
 _NOT_FIRST = frozenset(".,;:!?…)]}%。、，；：！？）」』】")
 
 
@@ -265,7 +266,10 @@ def _break_places(
     starts = [word for word, _ in source_words(sentence.text, kept)]
     ratio = len(text) / len(sentence.text)
 
-    # Each takes the gap nearest to that, in order, and leaves one for every later line end.
+    # Each takes the gap nearest to that, in order, and leaves one for every later line end. A subtitle rather begins
+    # behind a comma or the like that is not far.
+    if len(gaps) < len(breaks):
+        breaks = [place for place in breaks if place.tag.name == CUE] or breaks
     places: dict[int, Place] = {}
     lowest = 0
     for n, place in enumerate(breaks):
@@ -278,6 +282,14 @@ def _break_places(
         i = min(max(bisect_left(ends, wish), lowest), highest)
         if i > lowest and wish - ends[i - 1] < ends[i] - wish:
             i -= 1
+        if place.tag.name == CUE:
+            has_comma = sentence.text[place.offset - 1] in _COMMAS
+            reach = len(text) / (2 * len(breaks) + (2 if has_comma else 4))
+            near = range(
+                max(lowest, bisect_left(ends, wish - reach)), min(highest + 1, bisect_left(ends, wish + reach))
+            )
+            signs = (j for j in near if text[ends[j] - 1] in _COMMAS)
+            i = min(signs, key=lambda j: abs(ends[j] - wish), default=i)
         places[gaps[i]] = replace(place, tag=replace(place.tag, hyphen=None))
         lowest = i + 1
     return places

@@ -20,14 +20,14 @@ _TIME = rf"[-−]?\d++(?:{_S}[:.,;،：]{_S}\d++)"
 _ARROW = rf"(?:(?:[-‐‑–—−=]{_S})++>++|[→⇒])"
 _FULL_TIME = r"\d++:\d++(?::\d++)?[.,]\d++"
 _SETTINGS = rf"(?:{_S}[A-Za-z]{{1,10}}\d?:[^\s]*+)*+{_S}"  # X1:100, align:start
-_TIMES = re.compile(
+TIMES = re.compile(
     rf"{_S}(?:\d++{_SPACE}++)?"  # the subtitle's number, if it has no line of its own
     # As it should be; with anything like it for an arrow, where the second time may be missing; as SubViewer has it.
     rf"(?:{_TIME}++{_S}(?P<right_arrow>-->){_S}{_TIME}++.*|{_TIME}*+{_S}(?P<arrow>{_ARROW}){_S}(?:{_TIME}*+{_SETTINGS})?|"
     rf"{_FULL_TIME}{_S}[,;]?{_S}{_FULL_TIME}{_S})"
 )
 # Times that the words stand behind: frames in MicroDVD, tenths of a second in MPL2, as tools for transcription do.
-_TIMES_BEFORE = re.compile(
+TIMES_BEFORE = re.compile(
     rf"{_S}(?:\{{\d+\}}\{{\d*\}}|\[\d+\]\[\d*\](?:{_S}/)?|\[{_S}{_TIME}++{_S}{_ARROW}{_S}{_TIME}++{_S}\]){_S}"
 )
 _NUMBER = re.compile(r"[^\w\r\n]*\d+[^\w\r\n]*")  # of a subtitle, with punctuation around it
@@ -50,7 +50,7 @@ _STYLE = re.compile(
 )
 _LIKE_TAG = re.compile(r"<(?=[^<>]{0,200}>)")
 _LIKE_TIMES_BEFORE = re.compile(r"^(\{\d+\}|\[\d+\])(?=[\[{])")
-_LINE_CODES = re.compile(rf"(?:{_S}(?:\{{\\[^{{}}]{{0,200}}\}}|\{{[A-Za-z]:[^{{}}]{{0,100}}\}}))*{_S}")
+LINE_CODES = re.compile(rf"(?:{_S}(?:\{{\\[^{{}}]{{0,200}}\}}|\{{[A-Za-z]:[^{{}}]{{0,100}}\}}))*{_S}")
 _DASH = re.compile(rf"{_S}(?:[-‐‑–—−]|>{{2,3}}|(?:&gt;){{2,3}}){_S}")  # before a line of another speaker
 _REFERENCE = re.compile(r"&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z]{2,8});")
 _REFERENCED = set("<>&\"'\xa0\u200e\u200f")  # characters that are often written as references
@@ -97,9 +97,9 @@ class _Reader:
         self._keep(0, place)
         while place < len(self._lines):
             line, end = self._lines[place]
-            if _TIMES.fullmatch(line):
+            if TIMES.fullmatch(line):
                 in_text = True
-            elif before := _TIMES_BEFORE.match(line):
+            elif before := TIMES_BEFORE.match(line):
                 self._items.append(Tag("cut", before[0]))
                 # In MPL2 a slash makes a line italic.
                 rows = re.split(r"(\|/?)" if before[0].lstrip().startswith("[") else r"(\|)", line[before.end() :])
@@ -157,7 +157,7 @@ class _Reader:
     def _begins_subtitle(self, place: int) -> bool:
         """Whether it is a subtitle's number, or in WebVTT its name."""
         line, is_first = self._lines[place][0].strip(), self._is_first(place)
-        if place + 1 == len(self._lines) or not _TIMES.fullmatch(self._lines[place + 1][0]):
+        if place + 1 == len(self._lines) or not TIMES.fullmatch(self._lines[place + 1][0]):
             return is_first and not self._is_vtt and line.isdecimal()  # its times are missing
         return line.isdecimal() or (is_first and (self._is_vtt or _NUMBER.fullmatch(line) is not None))
 
@@ -165,8 +165,8 @@ class _Reader:
         line = self._lines[place][0]
         return (
             not line.strip()
-            or _TIMES.fullmatch(line) is not None
-            or _TIMES_BEFORE.match(line) is not None
+            or TIMES.fullmatch(line) is not None
+            or TIMES_BEFORE.match(line) is not None
             or self._begins_subtitle(place)
         )
 
@@ -216,7 +216,7 @@ class _Reader:
 
     def _after_codes(self, line: str, end: Tag | None) -> str:
         """The line behind the codes at its begin that are about all of it; these go with the end of the line before."""
-        codes = _LINE_CODES.match(line)
+        codes = LINE_CODES.match(line)
         assert codes is not None
         length = codes.end()
         for code in _TAG.finditer(line, 0, length):
@@ -278,7 +278,7 @@ def write_srt(items: list[Item]) -> str:
     if not isinstance(kind, _Kind):
         return write_text(items)
     references = str.maketrans(kind.references)
-    stamps = iter(sorted((stamp for item in items if (stamp := _stamp(item))), key=lambda stamp: stamp.number))
+    stamps = iter(sorted((stamp for item in items if (stamp := stamp_of(item))), key=lambda stamp: stamp.number))
     lines: list[str] = []
     parts: list[str] = []  # of the line that is written
     has_words = False  # that line
@@ -290,7 +290,7 @@ def write_srt(items: list[Item]) -> str:
             parts.append(text if parts else _LIKE_TIMES_BEFORE.sub(r"\1 ", text))
             has_words = True
             continue
-        markup = next(stamps).markup if _stamp(item) else item.markup
+        markup = next(stamps).markup if stamp_of(item) else item.markup
         end = max(markup.rfind("\n"), markup.rfind("\r")) + 1
         parts.append(markup[:end])
         if end:
@@ -301,11 +301,12 @@ def write_srt(items: list[Item]) -> str:
     return "".join([*lines, _no_times("".join(parts)) if has_words else "".join(parts)])
 
 
-def _stamp(item: Item) -> _Stamp | None:
+def stamp_of(item: Item) -> _Stamp | None:
+    """The time within a subtitle that the item is, if it is one."""
     return item.markup if isinstance(item, Tag) and isinstance(item.markup, _Stamp) else None
 
 
 def _no_times(line: str) -> str:
-    times = _TIMES.fullmatch(line.rstrip("\r\n"))
+    times = TIMES.fullmatch(line.rstrip("\r\n"))
     arrow = times and ("right_arrow" if times["right_arrow"] else "arrow" if times["arrow"] else None)
     return f"{line[: times.start(arrow)]}–{line[times.end(arrow) :]}" if times and arrow else line

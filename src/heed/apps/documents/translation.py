@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 from heed.apps.documents.atoms import kept_patterns
 from heed.apps.documents.blocks import text_of_block
@@ -33,7 +33,7 @@ class DocumentOptions:
     language: the source's code, whose rules find the sentences. target: what a document's own mark of its language
     becomes where that names the source. keep: expressions of what stays, as for `kept_patterns`. terms: words, and what
     stands for them in the translation, as for `Terms`. attributes: whether words in the markup, such as a picture's
-    description, are translated.
+    description, are translated. cues: whether a sentence over several subtitles is one, or each is translated alone.
     """
 
     language: str
@@ -41,6 +41,7 @@ class DocumentOptions:
     keep: tuple[str, ...] = ()
     terms: Mapping[str, str] = field(default_factory=dict)
     attributes: bool = True
+    cues: Literal["joined", "alone"] = "joined"
 
 
 class Sentence(NamedTuple):
