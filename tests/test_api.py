@@ -1,12 +1,15 @@
 """heed.train and heed.load, as a script uses them."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 import heed
 from heed.text.numbers import english, german, number_splits
+from tests.runs.test_start_from import write_model
 
 RECIPE = """
 preset = "tiny"
@@ -88,3 +91,60 @@ def test_a_wrong_recipe_is_a_heed_error_before_any_work(tmp_path):
     with pytest.raises(heed.HeedError, match="did you mean multi30k-en-de"):
         heed.train("multi30k-ende", tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+WRONG = {  # what a program may write → what the error says
+    't.translate(["two", None, "three"])': "texts[1] is of type NoneType",
+    "t.translate([None])": "texts[0] is of type NoneType",
+    't.translate(["two", float("nan")])': "texts[1] is of type float",
+    't.translate(("two", 5))': "texts[1] is of type int",
+    't.translate(iter(["two", None]))': "texts[1] is of type NoneType",
+    't.translate(b"two")': "expected a list of texts",
+    "t.translate(3)": "expected a list of texts",
+    'list(t.stream(["two", 5]))': "every one must be a text",
+    't.log_probs(["two"], [[None]])': "targets[0][0] is of type NoneType",
+    't.attention("two", None)': "texts[1] is of type NoneType",
+    "heed.Architecture(layers=1)": "Architecture: unknown setting layers; did you mean n_layers?",
+    "heed.Architecture(d_model=16, n_heads=3)": "Architecture: d_model=16 is not a multiple of n_heads=3",
+    "heed.DecodingSettings(beam_size=0)": "setting beam_size",
+    'heed.Recipe(data={"src": "en", "tgt": "de", "bogus": 3})': "unknown setting data.bogus",
+    "heed.load(None)": "found NoneType",
+    'heed.bleu(["a"], [None])': "references[0] is of type NoneType",
+    'heed.bleu(["a"], ["a"], tokenize="x")': "unknown tokenisation 'x'",
+    'heed.read_recipe("multi30k-en-de", [None])': "overrides[0] is of type NoneType",
+    'heed.evaluate(t, ["two"], ["zwei", "drei"])': "1 sources, 2 references",
+    'heed.average("nowhere", 0)': "expected a number from 1",
+    'heed.export("nowhere", "out", "x")': "expected huggingface",
+    'heed.import_("nowhere", "out", "x")': "expected huggingface or marian",
+}
+PROGRAM = """
+import json, sys, heed
+t, said = heed.load(sys.argv[1]), {}
+for line in json.load(sys.stdin):
+    try:
+        said[line] = repr(eval(line))
+    except heed.HeedError as error:
+        said[line] = f"HeedError: {error}"
+    except Exception as error:
+        said[line] = f"{type(error).__name__}: {error}"
+print(json.dumps(said))
+"""
+
+
+def test_a_wrong_value_in_a_program_is_a_heed_error_of_one_line(tmp_path, number_tokenizer):
+    """In a process of its own, where nothing else checks types."""
+    write_model(tmp_path, number_tokenizer)
+    command = [sys.executable, "-c", PROGRAM, str(tmp_path)]
+    done = subprocess.run(command, input=json.dumps([*WRONG]), capture_output=True, text=True, check=True)
+    for line, said in json.loads(done.stdout).items():
+        assert said.startswith("HeedError: ") and WRONG[line] in said and "\n" not in said, (line, said)
+
+
+def test_names_are_those_of_the_verbs_and_representations_are_short(tmp_path, number_tokenizer):
+    write_model(tmp_path, number_tokenizer)
+    translator = heed.load(tmp_path)
+    assert dir(heed) == sorted(heed.__all__)
+    assert repr(heed.Architecture(n_layers=2)) == "Architecture(n_layers=2)"
+    assert "alternatives" not in repr(translator.translate("two", n_best=3))
+    assert heed.evaluate(translator, ["two"], ["zwei"]).n_lines == 1
+    assert heed.bleu(["a b c d"], ["x"], ["a b c d"]).value == pytest.approx(100)

@@ -11,11 +11,14 @@ from typing import get_args
 
 import pytest
 from benchmarks import report
+from typer.main import get_command
 
+from heed.apps.cli import app
 from heed.config import Settings
 from heed.runs.recipe import Recipe
 
 PROJECT = Path(__file__).resolve().parents[1]
+PROSE = {"is", "on", "and", "or", "for", "to", "has", "reads", "takes"}  # after the word "heed" at a line's beginning
 PAGES = sorted([*PROJECT.glob("*.md"), *(PROJECT / "docs").rglob("*.md")])
 
 
@@ -26,6 +29,25 @@ def generate() -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def test_every_command_that_the_documentation_names_exists():
+    commands = get_command(app).commands
+    texts = [page for page in PAGES if "lab" not in page.parts and page.name != "CHANGELOG.md"] + sorted(
+        (PROJECT / "examples").rglob("*.[im][pd]*")
+    )
+    found = {
+        (page.name, verb, name)
+        for page in texts
+        for verb, name in re.findall(
+            r"(?:`|\$ |\n|\| )heed ([a-z][a-z-]+)(?: ([a-z]+[0-9]?)\b)?(?![./-])", page.read_text(encoding="utf-8")
+        )
+    }
+    assert len(found) > 50
+    for page, verb, name in found:
+        assert verb in commands or verb in PROSE, (page, verb)
+        if inner := getattr(commands.get(verb), "commands", {}):
+            assert not name or name in inner, (page, verb, name)
 
 
 @pytest.mark.parametrize("page", ["settings.md", "commands.md", "python.md", "../explain/paper-in-code.md"])

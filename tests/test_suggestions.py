@@ -1,21 +1,105 @@
 """Unknown names lead to what was meant: by meaning, by likeness, by what lies beside."""
 
-import pytest
+import os
+import shlex
+import subprocess
+import sys
 
+import pytest
+from typer.main import get_command
+
+from heed.apps.cli import app
+from heed.apps.cli.guesses import VERBS
 from heed.config import known_names
 from heed.runs.recipe import Recipe
-from heed.suggestions import SYNONYMS, did_you_mean, names_meant
+from heed.suggestions import ADVICE, SYNONYMS, did_you_mean, names_meant
 
 SETTINGS = known_names(Recipe)
 
 
-def test_every_synonym_leads_to_settings_that_exist_and_is_none_itself():
-    lasts = {name.rpartition(".")[2] for name in SETTINGS}
+def verbs(command):
+    for inner in getattr(command, "commands", {}).values():
+        yield from verbs(inner)
+    if not hasattr(command, "commands"):
+        yield command
+
+
+def test_every_synonym_leads_to_settings_or_options_that_exist_and_is_none_itself():
+    options = {o.removeprefix("--") for verb in verbs(get_command(app)) for each in verb.params for o in each.opts}
+    known = [*SETTINGS, "preset", *(name.replace("-", "_") for name in options)]
+    lasts = {name.rpartition(".")[2] for name in known}
     for ours, theirs in SYNONYMS.items():
         assert lasts.issuperset(ours.split()), ours
-        assert names_meant(theirs.split()[0], SETTINGS), theirs
-    words = [word for theirs in SYNONYMS.values() for word in theirs.split()]
+        assert names_meant(theirs.split()[0], known), theirs
+    words = [word for theirs in (*SYNONYMS.values(), *ADVICE.values()) for word in theirs.split()]
     assert len(words) == len(set(words))
+    assert not set(words) & {name.rpartition(".")[2] for name in SETTINGS}
+    for verb in (each for names in VERBS for each in [names.split()[0]] if not each.startswith("-")):
+        assert verb in get_command(app).commands
+
+
+LINES = "".join(f"line {i}\n" for i in range(20))
+
+
+@pytest.mark.parametrize(
+    "command, answer",
+    [
+        ("translate M text.en", "heed translate M < text.en"),
+        ("translate M text.en out.de", "heed translate M < text.en > out.de"),
+        ("translate text.en", "heed translate MODEL < text.en"),
+        ("translate M 'hello world'", "echo 'hello world' | heed translate M"),
+        ("translate M --input text.en", "heed translate MODEL < IN > OUT"),
+        ("translate M -i text.en -o text.de", "heed translate MODEL < IN > OUT"),
+        ("translate --model M", "MODEL stands without an option: heed translate MODEL"),
+        ("parse M text.en", "heed parse M < text.en"),
+        ("train text.en text.de", "heed train --src text.en --tgt text.de"),
+        ("train text.en", "heed train --src text.en --tgt TRANSLATIONS"),
+        ("train --src text.en --tgt text.de --gpus 2", "torchrun --nproc-per-node"),
+        ("train --src text.en --tgt text.de --preset big", "--set preset=…"),
+        ("train --src text.en --tgt text.de --resume", "a run resumes when the same command is given again"),
+        ("train --src text.en --tgt text.de --out m", "did you mean --run?"),
+        ("train --src text.en --tgt text.de --valid-src dev.en", "--set data.dev=…"),
+        ("train --src text.en --tgt text.de --from english", "give a code such as en"),
+        ("train --src text.de --tgt text.en --from en --to de", "exchange --src and --tgt"),
+        ("train --src text.en --tgt text.de --set model.positions=rope", "'sinusoid-t2t' or 'learned'"),
+        ("train --src text.en --tgt text.de --set training.weight_decay=0.1", "there is no weight decay"),
+        ("train --src text.en --tgt text.de --set training.optimizer=sgd", "training.adam_beta1"),
+        ("train --src text.en --tgt text.de --set training.checkpoint_every=900", '"900 steps"'),
+        ("evaluate M text.en text.de", "heed evaluate M --src text.en --ref text.de"),
+        ("evaluate text.de text.en", "heed evaluate --hyp text.de --ref text.en"),
+        ("score M text.en text.de", "heed score M --src text.en --tgt text.de"),
+        ("import nothing", "no such file or folder"),
+        ("serve M --gpu", "did you mean --device?"),
+        ("eval M", "did you mean heed evaluate?"),
+        ("download multi30k", "did you mean heed data get?"),
+        ("evaluate M", "Example: heed evaluate"),
+    ],
+)
+def test_a_command_as_it_is_guessed_leads_on(heed, tmp_path, command, answer):
+    (tmp_path / "M").mkdir()
+    for name in ("text.en", "text.de"):
+        (tmp_path / name).write_text(LINES)
+    done = heed(*shlex.split(command), cwd=tmp_path)
+    assert done.returncode in (1, 2) and answer in done.stderr and "Traceback" not in done.stderr, done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["M", "text.de", "text.en"]
+
+
+@pytest.mark.parametrize(
+    "words, completed",
+    [
+        ("train multi", "multi30k-en-de"),
+        ("train x --set training.pat", "training.patience="),
+        ("data get multi", "multi30k"),
+        ("translate M --format m", "md"),
+        ("export M out --to mar", "marian"),
+    ],
+)
+def test_a_shell_completes_recipes_settings_corpora_and_formats(words, completed):
+    environment = os.environ | {
+        "_HEED_COMPLETE": "complete_bash", "COMP_WORDS": f"heed {words}", "COMP_CWORD": str(len(words.split()))
+    }  # fmt: skip
+    done = subprocess.run([sys.executable, "-m", "heed"], env=environment, capture_output=True, text=True)
+    assert completed in done.stdout.splitlines(), done
 
 
 def test_the_named_table_goes_before_others_and_likeness_comes_last():

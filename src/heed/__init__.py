@@ -12,8 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # the names of _HOMES, for type checkers and editors
     from heed.api import TrainedRun as TrainedRun
+    from heed.api import average as average
+    from heed.api import evaluate as evaluate
     from heed.api import load as load
     from heed.api import train as train
+    from heed.apps.exchange.transfer import export as export
+    from heed.apps.exchange.transfer import import_ as import_
     from heed.decoding.beam import Hypothesis as Hypothesis
     from heed.decoding.beam import beam_search as beam_search
     from heed.decoding.settings import DecodingSettings as DecodingSettings
@@ -25,6 +29,8 @@ if TYPE_CHECKING:  # the names of _HOMES, for type checkers and editors
     from heed.evaluation.bleu import Score as Score
     from heed.evaluation.bleu import bleu as bleu
     from heed.evaluation.bleu import chrf as chrf
+    from heed.evaluation.system_comparison import Comparison as Comparison
+    from heed.evaluation.system_comparison import compare as compare
     from heed.model.architecture import Architecture as Architecture
     from heed.model.attention_weights import AttentionWeights as AttentionWeights
     from heed.model.transformer import Transformer as Transformer
@@ -48,6 +54,7 @@ if TYPE_CHECKING:  # the names of _HOMES, for type checkers and editors
 _HOMES = {
     "Architecture": "heed.model.architecture",
     "AttentionWeights": "heed.model.attention_weights",
+    "Comparison": "heed.evaluation.system_comparison",
     "DecodingSettings": "heed.decoding.settings",
     "Evaluation": "heed.runs.tasks.evaluation",
     "HeedError": "heed.errors",
@@ -69,9 +76,14 @@ _HOMES = {
     "Translator": "heed.decoding.translator",
     "Tree": "heed.parsing.trees",
     "ValidationRecord": "heed.training.callbacks",
+    "average": "heed.api",
     "beam_search": "heed.decoding.beam",
     "bleu": "heed.evaluation.bleu",
     "chrf": "heed.evaluation.bleu",
+    "compare": "heed.evaluation.system_comparison",
+    "evaluate": "heed.api",
+    "export": "heed.apps.exchange.transfer",
+    "import_": "heed.apps.exchange.transfer",
     "load": "heed.api",
     "read_recipe": "heed.runs.recipe",
     "train": "heed.api",
@@ -82,7 +94,7 @@ __all__ = [*sorted(_HOMES), "__version__"]
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return __all__
 
 
 if not TYPE_CHECKING:  # a checker that saw it would take any misspelt name for an Any

@@ -1,21 +1,31 @@
-"""The functions of a user's script: `heed.train` and `heed.load`."""
+"""The functions of a user's script that work as verbs do: train, load, evaluate, average."""
 
+import os
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Unpack
+from typing import Literal, Unpack
 
+from heed.config import shown
 from heed.data.corpora.download import Corpora
+from heed.data.preparation.job import write_dev
 from heed.decoding.settings import DecodingOptions
 from heed.decoding.translator import Translator
-from heed.errors import HeedError
+from heed.errors import HeedError, check_texts
+from heed.evaluation.tokenization import TokenizationChoice, check_tokenization, choose_tokenization
 from heed.model.networks import give
 from heed.model.transformer import Transformer
 from heed.model_folder import read_config
+from heed.runs.average import average_best, average_run
 from heed.runs.recipe import Recipe, read_recipe
 from heed.runs.tasks.evaluation import Evaluation
+from heed.runs.tasks.task import task_of
+from heed.runs.tasks.translation_task import evaluate_translations, longest_pair
 from heed.runs.train import train_recipe
 from heed.runtime.device import DecodingPrecisionChoice
+from heed.runtime.files import as_path
+from heed.runtime.locks import locked
 from heed.training.callbacks import Callbacks, StepRecord, ValidationRecord
 
 
@@ -55,16 +65,17 @@ def train(
     HeedError is raised for what you can mend, and says how; Stopped after SIGINT, SIGTERM or SIGHUP, when the state is
     saved. Under torchrun the evaluations are the first worker's; the others have none.
     """
+    run = as_path(run)
     wanted = recipe if isinstance(recipe, Recipe) else read_recipe(recipe)
     if network is not None:
         wanted = wanted.model_copy(update={"model": wanted.model.model_copy(update={"network": give(network)})})
     evaluations = train_recipe(
         wanted,
-        Path(run),
+        run,
         Corpora(Path(corpora), mirror, report),
         callbacks=Callbacks(on_step, on_validation),
     )
-    return TrainedRun(Path(run) / "model", tuple(evaluations))
+    return TrainedRun(run / "model", tuple(evaluations))
 
 
 def load(
@@ -86,7 +97,76 @@ def load(
         the folder's is another.
     """
     if network is not None:
-        name, found = give(network), read_config(Path(folder)).arch.network
+        name, found = give(network), read_config(as_path(folder)).arch.network
         if name != found:
             raise HeedError(f"{folder}: its network is {found or 'Transformer'}, not {name}.")
     return Translator.load(folder, device=device, precision=precision, **decoding)
+
+
+def evaluate(
+    translator: Translator,
+    sources: Sequence[str],
+    references: Sequence[str],
+    *others: Sequence[str],
+    tokenize: TokenizationChoice = "auto",
+    name: str = "texts",
+) -> Evaluation:
+    """BLEU, chrF and perplexity of a model that was loaded, as `heed evaluate` prints them.
+
+    others: further references, as of `heed.bleu`. tokenize: BLEU's, as of `heed.bleu`; "auto" knows the model's target
+    language. name: what reports call the texts.
+    """
+    if not isinstance(translator, Translator) or not translator.folders:
+        raise HeedError("evaluate needs a translator that heed.load loaded from a model folder.")
+    for side in (references, *others):
+        check_texts(sources=sources, references=side)
+        if len(sources) != len(side):
+            raise HeedError(f"{len(sources):,} sources, {len(side):,} references: both must have the same number.")
+    language = translator.languages[1]
+    report = translator.report
+    return evaluate_translations(
+        translator,
+        list(sources),
+        list(references),
+        *map(list, others),
+        name=name,
+        tokenize=choose_tokenization(check_tokenization(tokenize), references, language=language, report=report),
+        max_tokens=longest_pair(read_config(Path(translator.folders[0])).card),
+    )
+
+
+def average(
+    run: str | Path,
+    last: int | Literal["best"] = 5,
+    *,
+    out: str | Path | None = None,
+    corpora: str | Path = "corpora",
+    mirror: str | None = None,
+    report: Callable[[str], None] = lambda line: None,
+) -> Path:
+    """Averages checkpoints of a run into a model folder, `out` or else RUN/model, and returns its path.
+
+    last: how many of the newest; "best": the average that scores best on dev, for which alone `corpora` and `mirror`
+    are used, as by `heed.train`. HeedError if no checkpoint is good, or while the run trains.
+    """
+    if last != "best" and not (type(last) is int and 1 <= last < 10**9):
+        raise HeedError(f'last is {shown(last)}: expected a number from 1 to 999,999,999, or "best".')
+    run, out = as_path(run), None if out is None else as_path(out)
+    # A training would write its own average and scores into the model's folder, or delete the oldest checkpoints during
+    # the search for the best. Where we may not write, none of ours is at work.
+    shared = last == "best" or out is None or _real(out).is_relative_to(_real(run))
+    recipe = read_recipe(run) if last == "best" else None
+    is_run = (run / "checkpoints").is_dir() and os.access(run, os.W_OK)
+    with locked(run) if shared and is_run else nullcontext():
+        if recipe is None:
+            assert isinstance(last, int)
+            return average_run(run, last=last, out=out, report=report)
+        task = task_of(recipe)
+        files = task.text_files(run, Corpora(as_path(corpora), mirror, report))
+        write_dev(files, recipe.data.column_names, report=report)
+        return average_best(run, task, files.dev, settings=recipe.training, out=out, report=report)[0]
+
+
+def _real(path: Path) -> Path:
+    """Without links; Path.resolve raises for those that run in circles."""
+    return Path(os.path.realpath(path))

@@ -5,14 +5,14 @@ import logging
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar, get_args, get_origin
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, get_args, get_origin
 
 import tomli_w
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from heed.errors import HeedError
 from heed.runtime.reading import read_bounded
-from heed.suggestions import did_you_mean, names_meant
+from heed.suggestions import advice, did_you_mean, names_meant
 
 log = logging.getLogger(__name__)
 MAX_TOML_BYTES = 2**18
@@ -21,12 +21,36 @@ MAX_DOTS = 256  # in one line of TOML: the parser's memory grows with the square
 SHOWN = 80  # characters that an error shows of a value
 
 
-class Settings(BaseModel):
+if TYPE_CHECKING:  # a checker would take the signature below for that of every kind of settings
+    _Model = BaseModel
+else:
+
+    class _Kind(type(BaseModel)):
+        def __call__(cls, *args: Any, **values: Any) -> Any:
+            """Makes a HeedError of what a program gets wrong; pydantic makes the settings in a table without this."""
+            if args:
+                raise TypeError(f"{cls.__name__} takes settings by name, such as {next(iter(cls.model_fields))}=….")
+            try:
+                return super().__call__(**values)
+            except ValidationError as error:
+                raise _setting_error(cls, error, cls.__name__) from None
+
+    class _Model(BaseModel, metaclass=_Kind):
+        pass
+
+
+class Settings(_Model):
     """Base of all settings: frozen, keyword-only, no unknown names, no silent conversion of types, no NaN or ∞."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, validate_default=True, allow_inf_nan=False)
     # Names that settings had in the minor version before, which files and commands may still use: former → current.
     FORMER_NAMES: ClassVar[Mapping[str, str]] = {}
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        """What differs from the defaults."""
+        for name, value in super().__repr_args__():
+            if name is None or value != type(self).model_fields[name].get_default(call_default_factory=True):
+                yield name, value
 
     @model_validator(mode="before")
     @classmethod
@@ -174,23 +198,28 @@ def validated(kind: type[S], values: Mapping[str, Any], *, where: str) -> S:
     except UnicodeEncodeError as error:  # a name with half a surrogate pair, which only a command line can hold
         raise HeedError(f"{where}: {shown(error.object)} is not valid Unicode text; write it in UTF-8.") from None
     except ValidationError as error:
-        first = error.errors()[0]
-        name = cut(_in_one_line(".".join(str(part) for part in first["loc"])))
-        if first["type"] == "extra_forbidden":
-            beside = _names_beside(kind, first["loc"])
-            known = [each for each in (*beside, *known_names(kind)) if not name.startswith(f"{each}.")]
-            meant = names_meant(name, known, cutoff=0.5)
-            if isinstance(first["input"], dict) and not any(each.startswith(f"{name}.") for each in known):
-                # A table that does not exist: what is set in it tells more than its name.
-                inside = [each for key in first["input"] for each in names_meant(f"{name}.{key}", known, cutoff=0.9)]
-                meant = inside or meant
-            hint = did_you_mean(meant) or f"known: {', '.join(beside)}."
-            raise HeedError(f"{where}: unknown setting {name}; {hint}") from None
-        message = first["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
-        message = cut(_in_one_line(message[:1].lower() + message[1:]), 4 * SHOWN)
-        found = f", found {shown(first['input'])}" if first["type"] not in ("missing", "value_error") else ""
-        subject = f"setting {name}: " if name else ""
-        raise HeedError(f"{where}: {subject}{message.rstrip('.')}{found}.") from None
+        raise _setting_error(kind, error, where) from None
+
+
+def _setting_error(kind: type[BaseModel], error: ValidationError, where: str) -> HeedError:
+    """One line for the first of pydantic's errors: the setting, its fault, what is known."""
+    first = error.errors()[0]
+    name = cut(_in_one_line(".".join(str(part) for part in first["loc"])))
+    if first["type"] == "extra_forbidden":
+        beside = _names_beside(kind, first["loc"])
+        known = [each for each in (*beside, *known_names(kind)) if not name.startswith(f"{each}.")]
+        meant, told = names_meant(name, known, cutoff=0.5), advice(name)
+        if isinstance(first["input"], dict) and not any(each.startswith(f"{name}.") for each in known):
+            # A table that does not exist: what is set in it tells more than its name.
+            inside = [each for key in first["input"] for each in names_meant(f"{name}.{key}", known, cutoff=0.9)]
+            meant, told = inside or meant, "" if inside else told
+        hint = f"{told}." if told else did_you_mean(meant) or f"known: {', '.join(beside)}."
+        return HeedError(f"{where}: unknown setting {name}; {hint}")
+    message = first["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
+    message = cut(_in_one_line(message[:1].lower() + message[1:]), 4 * SHOWN)
+    found = f", found {shown(first['input'])}" if first["type"] not in ("missing", "value_error") else ""
+    subject = f"setting {name}: " if name else ""
+    return HeedError(f"{where}: {subject}{message.rstrip('.')}{found}.")
 
 
 def known_names(kind: type[BaseModel], prefix: str = "") -> list[str]:

@@ -1,6 +1,7 @@
 """Errors that a user can fix, and the signal that stops a run."""
 
 import re
+from collections.abc import Iterable
 
 _OUT_OF_MEMORY = re.compile(
     "can't allocate memory|out of memory|not enough memory|STATUS_ALLOC_FAILED",  # PyTorch's, CUDA's, cuBLAS's words
@@ -23,8 +24,19 @@ class Stopped(Exception):
 def refuse_text(**lists: object) -> None:
     """HeedError for a single text where a list of texts is expected: its characters would be taken for texts."""
     for name, given in lists.items():
-        if isinstance(given, str):
+        if isinstance(given, (str, bytes)):
             raise HeedError(f"{name} is one text; expected a list of texts: write [text] for a single one.")
+        if not isinstance(given, Iterable):
+            raise HeedError(f"{name} is of type {type(given).__name__}; expected a list of texts.")
+
+
+def check_texts(**lists: Iterable[object]) -> None:
+    """HeedError for lists that are not of texts alone, with the place of the first that is none, such as None."""
+    refuse_text(**lists)
+    for name, given in lists.items():
+        for i, text in enumerate(given):
+            if not isinstance(text, str):
+                raise HeedError(f"{name}[{i}] is of type {type(text).__name__}; every one must be a text (str).")
 
 
 def is_out_of_memory(error: BaseException) -> bool:

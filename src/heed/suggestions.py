@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 # What fairseq, OpenNMT, Marian, Joey NMT and Hugging Face call settings, and plain words for them → Heed's names.
 SYNONYMS = {
-    "learning_rate schedule warmup_steps learning_rate_factor": "optimizer optim scheduler optimization",
+    "learning_rate schedule warmup_steps learning_rate_factor": "scheduler",
     "schedule": "lr_scheduler lr_scheduler_type learning_rate_scheduler decay_method lr_decay scheduling decay",
     "learning_rate learning_rate_factor": "lr max_lr peak_lr learn_rate base_lr initial_lr",
     "warmup_steps": "warmup warmup_updates lr_warmup num_warmup_steps learning_rate_warmup warmup_ratio",
@@ -39,23 +39,71 @@ SYNONYMS = {
     "max_extra_tokens max_tokens": "max_length max_len max_len_b max_new_tokens max_output_length",
     "src": "source source_lang src_lang",
     "tgt": "target target_lang tgt_lang trg",
+    "dev": "valid validation val valid_src valid_tgt valid_data validation_file validpref dev_src dev_tgt eval_data",
+    "tests": "test test_src test_tgt test_data testpref test_file",
+    # Options of verbs.
+    "run out": "output o output_dir output_file out_dir save_dir save model_dir save_model save_to save_path exp_dir",
+    "from": "source_language src_language from_lang",
+    "to": "target_language tgt_language to_lang",
+    "n_best": "nbest num_return_sequences n_hyps",
+    "ref": "reference references refs gold r",
+    "hyp": "hypothesis hypotheses translations sys system",
+    "in": "input i",
+    "model": "m checkpoint model_path",
+    "device": "gpu cuda cpu use_gpu use_cuda",
+    "host": "address bind ip listen",
+    "port": "p",
+    "dry_run": "dryrun simulate estimate check",
+    "preset": "arch architecture size",
+    "workers": "num_workers n_workers jobs n_jobs processes",
+}
+# What Heed has no name for: what to do → the names.
+ADVICE = {
+    "the optimizer is Adam (section 5.3), set by training.adam_beta1, adam_beta2 and adam_epsilon": "optimizer optim "
+    "optimiser optimization adam adamw optimizer_name",
+    "there is no weight decay; model.dropout and training.label_smoothing regularize": "weight_decay wd l2 "
+    "weight_regularization",
+    "a run resumes when the same command is given again": "resume resume_from resume_from_checkpoint continue restart "
+    "continue_training load_checkpoint from_checkpoint",
+    "training takes one GPU by itself, several by torchrun: torchrun --nproc-per-node 2 -m heed train RECIPE": "gpus "
+    "n_gpus num_gpus ngpus n_gpu devices gpu_ids world_size distributed ddp nproc_per_node",
+    "nothing that exists is replaced; choose another name, or move it away": "overwrite force f overwrite_output_dir",
+    "OMP_NUM_THREADS=N before the command sets the number of threads": "threads num_threads n_threads cpu_threads",
+    "messages are on standard error: 2> /dev/null hides them": "quiet q silent verbose v log_level",
 }
 
 
 def names_meant(name: str, known: Sequence[str], *, cutoff: float = 0.6) -> list[str]:
     """Those of the known names that someone may have meant by a name: by meaning, else the one most alike; else none.
 
-    Dotted names, as of settings, mean the same if their last parts do. cutoff: difflib's, of likeness.
+    Dotted names, as of settings, mean the same if their last parts do, and are alike only if their last parts are.
+    cutoff: difflib's, of likeness.
     """
-    word = name.rpartition(".")[2].lower().lstrip("-").replace("-", "_")
-    ours = [own for own, theirs in SYNONYMS.items() if word in theirs.split()]
+    if meant := names_of_meaning(name, known):
+        return meant
+    word = name.rpartition(".")[2]
+    alike = difflib.get_close_matches(name, known, n=5, cutoff=cutoff)
+    return [each for each in alike if difflib.get_close_matches(word, [each.rpartition(".")[2]], cutoff=0.6)][:1]
+
+
+def names_of_meaning(name: str, known: Sequence[str]) -> list[str]:
+    """Those of the known names that mean the same as a name, without any that merely looks alike."""
+    word = _word(name)
+    ours = [own for own, theirs in SYNONYMS.items() if word in f"{own} {theirs}".split()]
     meant = [word, *(each for names in ours for each in names.split())]
     found = [each for last in meant for each in known if each.rpartition(".")[2] == last]
     # A decoder's max_tokens is not the data's: the table that was named goes before the others.
     table = name.rpartition(".")[0]
-    if beside := [each for each in found if table and each.rpartition(".")[0] == table]:
-        found = beside
-    return list(dict.fromkeys(found)) or difflib.get_close_matches(name, known, n=1, cutoff=cutoff)
+    return list(dict.fromkeys([each for each in found if table and each.rpartition(".")[0] == table] or found))
+
+
+def advice(name: str) -> str:
+    """What to do where Heed has no setting or option of this meaning; empty if unknown."""
+    return next((text for text, names in ADVICE.items() if _word(name) in names.split()), "")
+
+
+def _word(name: str) -> str:
+    return name.rpartition(".")[2].lower().lstrip("-").replace("-", "_")
 
 
 def did_you_mean(names: Iterable[str]) -> str:

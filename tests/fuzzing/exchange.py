@@ -19,7 +19,7 @@ import torch
 from heed.apps.exchange import huggingface, marian
 from heed.apps.exchange.marian import SETTINGS
 from heed.apps.exchange.tokenizers import write_hugging_face_tokenizer
-from heed.apps.exchange.transfer import ImportFormat, import_model
+from heed.apps.exchange.transfer import ImportFormat, import_
 from heed.decoding.translator import Translator
 from heed.errors import HeedError
 from heed.model_folder import ModelCard, ModelFolder, read_weights
@@ -155,7 +155,7 @@ def target(data: bytes) -> None:
     (folder / place.file).write_bytes(_with_content(original, place, content))
     try:
         with refused_in_one_line(), tempfile.TemporaryDirectory() as out:
-            import_model(folder, Path(out) / "model", PROGRAMS[place.folder], src=None, tgt=None)
+            import_(folder, Path(out) / "model", PROGRAMS[place.folder], src=None, tgt=None)
             _check_loadable(Path(out) / "model")
     finally:
         (folder / place.file).write_bytes(original)

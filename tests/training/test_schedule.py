@@ -4,8 +4,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
+from heed.errors import HeedError
 from heed.training.schedule import learning_rate, rate_of_step
 from heed.training.settings import TrainingSettings
 
@@ -77,5 +77,5 @@ def test_torchs_schedulers_have_the_same_rates(name):
     ],
 )
 def test_a_schedule_that_cannot_be_is_refused(given, message):
-    with pytest.raises(ValidationError, match=message):
+    with pytest.raises(HeedError, match=message):
         settings(**given)

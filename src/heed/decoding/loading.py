@@ -21,6 +21,7 @@ from heed.model.cost import n_parameters
 from heed.model.transformer import Transformer
 from heed.model_folder import ModelFolder, load_model
 from heed.runtime.device import DecodingPrecision, DecodingPrecisionChoice, choose_machine
+from heed.runtime.files import as_path
 from heed.text.printable import printable
 
 
@@ -28,7 +29,7 @@ def load_models(folders: Sequence[str | Path], *, device: str | None) -> list[Mo
     """The model folders, their models on the device. HeedError if one is damaged, or if their tokenizers differ."""
     if not folders:
         raise HeedError("no model folder is given.")
-    loaded = [load_model(Path(folder)) for folder in folders]
+    loaded = [load_model(as_path(folder)) for folder in folders]
     for folder, other in zip(folders[1:], loaded[1:], strict=True):
         if other.tokenizer != loaded[0].tokenizer:
             raise HeedError(f"{folder}: another vocabulary than {folders[0]}; only models of one can be joined.")

@@ -2,8 +2,8 @@
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Unpack, overload
 
@@ -27,7 +27,7 @@ from heed.decoding.parallel import parallel_search
 from heed.decoding.prefixes import LinePrefixes
 from heed.decoding.settings import DecodingOptions, DecodingSettings, SamplingSettings, check_n_best, limits_to_raise
 from heed.decoding.stream import Source, longest_source, search_in_order
-from heed.errors import HeedError, refuse_text
+from heed.errors import HeedError, check_texts, refuse_text
 from heed.evaluation.utility import Utility, check_utility, mean_utilities
 from heed.model.attention_weights import AttentionWeights, attention_weights
 from heed.model.transformer import Transformer
@@ -57,7 +57,7 @@ class Translation:
     score: float
     log_prob: float
     ended: bool
-    alternatives: tuple["Translation", ...] = ()
+    alternatives: tuple["Translation", ...] = field(default=(), repr=False)
     n_pieces: int = 1
     utility: float | None = None
     tokens: tuple[str, ...] = ()
@@ -183,9 +183,10 @@ class Translator(PickledByValue):
         Aziz 2020), those found by their probability (Kumar & Byrne 2004). Equal texts count as one. A text in pieces is
         chosen piece by piece. HeedError for a beam_size above 100.
         """
-        several = [texts] if isinstance(texts, str) else texts
-        n_texts = len(several) if isinstance(several, Sized) else None
-        with progress("Translating", total=n_texts, unit="lines") as task:
+        refuse_text(texts=[texts] if isinstance(texts, str) else texts)
+        several = [texts] if isinstance(texts, str) else list(texts)
+        check_texts(texts=several)
+        with progress("Translating", total=len(several), unit="lines") as task:
             found = list(
                 self.stream(several, n_best=n_best, prefix=prefix, sampling=sampling, utility=utility, task=task)
             )
@@ -256,7 +257,7 @@ class Translator(PickledByValue):
 
         # Translations leave in the order of their texts.
         n_short = 0  # texts with fewer alternatives; one in pieces never has more than one
-        for text, results in search_in_order(texts, sources_of, find, size=len, task=task):
+        for text, results in search_in_order(texts, sources_of, find, size=_n_characters, task=task):
             if utility is None:
                 translation = self.joined(text, results)
             else:
@@ -362,7 +363,8 @@ class Translator(PickledByValue):
         A text with a symbol that is not in the vocabulary is scored as an empty one: eos alone. HeedError if there
         are not as many targets as sources, for an unknown token, or if a pair is longer than learned positions.
         """
-        refuse_text(sources=sources, targets=targets)
+        check_texts(sources=sources)
+        refuse_text(targets=targets)
         if len(sources) != len(targets):
             raise HeedError(f"{len(sources):,} sources, {len(targets):,} targets: both must have the same number.")
         pairs = list(zip(self.tokenizer.encode_lines(sources), self._target_ids(targets), strict=True))
@@ -380,6 +382,8 @@ class Translator(PickledByValue):
         of_texts = iter(self.tokenizer.encode_targets([target for target in targets if isinstance(target, str)]))
         ids = []
         for number, target in enumerate(targets, start=1):
+            if not isinstance(target, str):
+                check_texts(**{f"targets[{number - 1}]": target})
             try:
                 ids.append(next(of_texts) if isinstance(target, str) else self.tokenizer.token_ids(target))
             except HeedError as error:
@@ -391,6 +395,7 @@ class Translator(PickledByValue):
 
         Rows and columns are the ids of `tokenizer.encode`: the source followed by eos, the target preceded by bos.
         """
+        check_texts(texts=[source, target])
         device = self.models[0].src_embedding.weight.device
         src = torch.tensor([*self.tokenizer.encode(source), self.tokenizer.special.eos], device=device)
         tgt_in = torch.tensor([self.tokenizer.special.bos, *self.tokenizer.encode_targets([target])[0]], device=device)
@@ -408,7 +413,7 @@ class Translator(PickledByValue):
 
         None for a pair without words, or with a side of more tokens than one search takes. Costs one forward pass.
         """
-        refuse_text(sources=sources, targets=targets)
+        check_texts(sources=sources, targets=targets)
         n_layers = len(self.models[0].decoder)
         if layer is not None and not 1 <= layer <= n_layers:
             raise HeedError(f"layer {layer}: the model has {n_layers}.")
@@ -494,6 +499,12 @@ def without_blank(translation: Translation) -> Translation | None:
     """The best of its alternatives that is not blank, with the others that are not; None if there is none."""
     found = tuple(one for one in translation.alternatives or (translation,) if not is_blank(one.text))
     return replace(found[0], alternatives=found, n_pieces=translation.n_pieces, is_best=False) if found else None
+
+
+def _n_characters(text: str) -> int:
+    if not isinstance(text, str):
+        raise HeedError(f"a text is of type {type(text).__name__}; every one must be a text (str).")
+    return len(text)
 
 
 def _one_line(text: str) -> str:

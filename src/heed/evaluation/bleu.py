@@ -6,8 +6,8 @@ from itertools import chain
 
 from sacrebleu.metrics.chrf import CHRF
 
-from heed.errors import HeedError, refuse_text
-from heed.evaluation.tokenization import TokenizationChoice, bleu_metric, choose_tokenization
+from heed.errors import HeedError, check_texts
+from heed.evaluation.tokenization import TokenizationChoice, bleu_metric, check_tokenization, choose_tokenization
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ def bleu(
     others: further references of the same hypotheses.
     """
     _check_lengths(hypotheses, references, *others)
-    metric = bleu_metric(choose_tokenization(tokenize, list(chain(references, *others))))
+    metric = bleu_metric(choose_tokenization(check_tokenization(tokenize), list(chain(references, *others))))
     value = metric.corpus_score(list(hypotheses), [list(of) for of in (references, *others)]).score
     return Score("BLEU", value, str(metric.get_signature()))
 
@@ -54,7 +54,7 @@ def exact_matches(hypotheses: Sequence[str], references: Sequence[str]) -> float
 
 def _check_lengths(hypotheses: Sequence[str], *references: Sequence[str]) -> None:
     for of in references:
-        refuse_text(hypotheses=hypotheses, references=of)
+        check_texts(hypotheses=hypotheses, references=of)
         if len(hypotheses) != len(of):
             raise HeedError(
                 f"{len(hypotheses):,} hypotheses, {len(of):,} references: both must have the same number of lines."

@@ -67,7 +67,7 @@ class Architecture(Settings):
         le=2**31 - 1,
         description="number of neighbours on each side that self-attention sees (section 4); if not set: all",
     )
-    positions: SinusoidForm | Literal["learned"] = Field(
+    positions: Literal[SinusoidForm, "learned"] = Field(
         default="sinusoid",
         description="position encodings (section 3.5; learned: Table 3 row E); sinusoid-halves: all sines before all "
         "cosines, as in Hugging Face's Marian; sinusoid-t2t: with tensor2tensor's frequencies too, as in Marian",

@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from heed.config import Settings, current_names, cut, merged, parse_override, read_toml, shown, toml_tables, validated
 from heed.data.settings import DataSettings
 from heed.decoding.settings import DecodingSettings
-from heed.errors import HeedError
+from heed.errors import HeedError, check_texts
 from heed.evaluation.tokenization import TokenizationChoice
 from heed.model.architecture import DROPOUTS, Architecture
 from heed.model_folder import read_config
@@ -169,6 +169,7 @@ def _recipe_of(values: dict[str, Any], path: Path, overrides: Sequence[str], *, 
     values = _current_names(values, where=str(path))
     _anchor_files(values, path.parent)
     changes: dict[str, Any] = {}
+    check_texts(overrides=overrides)
     for text in overrides:
         change = _current_names(parse_override(text), where=f"--set {cut(text)}")
         _anchor_files(change, Path.cwd())

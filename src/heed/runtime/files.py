@@ -23,6 +23,13 @@ UNFLUSHABLE = (errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES)
 NO_LINKS = getattr(os, "O_NOFOLLOW", 0)
 
 
+def as_path(name: object) -> Path:
+    """The path of a file or folder that a program names. HeedError for anything else, such as None."""
+    if not isinstance(name, (str, os.PathLike)):
+        raise HeedError(f"a file or folder is named by a text or a Path; found {type(name).__name__}.")
+    return Path(name)
+
+
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
     """A temporary path beside `path`, moved onto it when the block ends well: the file appears whole or not at all.

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal, Self, cast, get_args
 
 from pydantic import Field, field_validator, model_validator
 
-from heed.config import shown
+from heed.config import cut, shown
 from heed.runtime.device import Precision
 from heed.training.schedule import FALLING, MAX_COUNT, ScheduleSettings
 
@@ -107,10 +107,11 @@ class TrainingSettings(ScheduleSettings):
     precision: Precision = Field(default="auto", description="auto: bf16 where the hardware is fast at it, else fp32")
     report_every: int = Field(default=100, ge=1, le=MAX_COUNT, description="steps between two entries of the log")
 
-    @field_validator("checkpoint_every")
+    @field_validator("checkpoint_every", mode="before")
     @classmethod
-    def _number_and_unit(cls, text: str) -> str:
-        number, _, unit = text.strip().partition(" ")
+    def _number_and_unit(cls, value: Any) -> str:
+        text = str(value).strip()
+        number, _, unit = text.partition(" ")
         unit = unit.strip() if unit.strip().endswith("s") else unit.strip() + "s"
         try:
             amount = float(number) if unit == "minutes" else int(number)
@@ -118,7 +119,9 @@ class TrainingSettings(ScheduleSettings):
             amount = 0
         units = get_args(IntervalUnit)
         if unit not in units or not 0 < amount <= MAX_COUNT:
-            raise ValueError(f'checkpoint_every = "{text}": write a number and {", ".join(units)}, as "10 minutes"')
+            number = number if number.isdecimal() and number.strip("0") else "10"
+            named = [f'"{cut(number, 9)} {each}"' for each in units]
+            raise ValueError(f"checkpoint_every = {shown(value)}: write {', '.join(named[:-1])} or {named[-1]}")
         return f"{number} {unit}"
 
     @field_validator("average_last", mode="before")

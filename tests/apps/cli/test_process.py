@@ -35,6 +35,13 @@ def test_a_file_that_is_given_twice_is_refused_where_only_one_counts(verb):
                 verb.make_context("heed", given)
 
 
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_begins_with_an_example_in_one_line(verb):
+    text = verb.get_help(typer.Context(verb, info_name=verb.name))
+    assert text.startswith("Example: heed ") or text.startswith("Example: echo "), text
+    assert "\n\nUsage: " in text and text.count("Example: ") == 1
+
+
 def test_the_files_of_translations_are_all_among_them():
     found = {name for verb in VERBS for option in verb.values[0].params for name in option.opts}
     assert {"--src", "--tgt", "--hyp", "--ref", "--out", "--run"} <= FILES & found

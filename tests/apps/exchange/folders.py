@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from heed.apps.exchange.transfer import ExportFormat, ImportFormat, export_model, import_model
+from heed.apps.exchange.transfer import ExportFormat, ImportFormat, export, import_
 from heed.data.batches.batch import make_batch
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
@@ -81,13 +81,13 @@ def written(folder: Path, model: Transformer, tokenizer: AnyTokenizer, decoding:
 def exported(folder: Path, out: Path, to: ExportFormat, *, int8: bool = False) -> list[str]:
     """What the export reports."""
     messages: list[str] = []
-    export_model(folder, out, to, int8=int8, report=messages.append)
+    export(folder, out, to, int8=int8, report=messages.append)
     return messages
 
 
 def imported(path: Path, out: Path, kind: ImportFormat) -> Path:
     """The model folder that an import writes."""
-    import_model(path, out, kind, src=None, tgt=None)
+    import_(path, out, kind, src=None, tgt=None)
     return out
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from heed.apps.exchange.transfer import export_model
+from heed.apps.exchange.transfer import export
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
 from heed.model_folder import ModelCard, save_model
@@ -53,8 +53,8 @@ def folder(tmp_path, sentencepiece_model, number_tokenizer) -> Path:
         torch.manual_seed(1)
         model = Transformer(Architecture(**SHAPE, **changes), len(tokenizer))
         save_model(tmp_path / name, model, tokenizer, ModelCard("en", "de"))
-    export_model(tmp_path / "opus", tmp_path / "opus-mt-en-de", "huggingface", report=print)
-    export_model(tmp_path / "marian", tmp_path / "marian-en-de", "marian", report=print)
+    export(tmp_path / "opus", tmp_path / "opus-mt-en-de", "huggingface", report=print)
+    export(tmp_path / "marian", tmp_path / "marian-en-de", "marian", report=print)
     for name in ("mine", "dev"):
         for language, spelled in (("en", english), ("de", german)):
             text = "".join(f"{spelled(number)}\n" for number in NUMBERS[:40])

@@ -7,7 +7,7 @@ import typer
 
 from heed.apps.cli.cluster import ClusterOption, Column, Gpus, MaxErrors, Part, Threads, Workers, workforce_of
 from heed.apps.cli.decoding_options import PENALTY, check_options, with_decoding_options
-from heed.apps.cli.terminal import Directory, Mirror, PrecisionOption, decoding_precision, say, show
+from heed.apps.cli.terminal import Directory, Mirror, Overrides, PrecisionOption, decoding_precision, say, show
 from heed.apps.cli.translation import sampling_settings
 from heed.decoding.rules import SEARCH_RULES, Rule
 from heed.decoding.settings import DecodingOptions
@@ -44,9 +44,7 @@ def back_translate(
         Path | None,
         typer.Option(help="A model of the reverse direction. Default: one is trained on the recipe's own pairs."),
     ] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Override one setting; repeatable.")
-    ] = None,
+    settings: Overrides = None,
     tag: Annotated[str, typer.Option(help="The word that marks a translated source.")] = "<~>",
     column: Column = None,
     sample: Annotated[

@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
+from heed.apps.cli.guesses import complete_corpus
 from heed.apps.cli.process import Verb, VerbGroup
-from heed.apps.cli.terminal import JSON, Directory, Mirror, print_json, say, show
+from heed.apps.cli.terminal import JSON, Directory, Mirror, Overrides, RecipeName, print_json, say, show
 from heed.runtime.process_tuning import import_torch
 from heed.text.printable import printable
 
@@ -67,7 +68,7 @@ def data_add(
 
 @data_app.command("get", cls=Verb, epilog="Example: heed data get multi30k --src en --tgt de --dir corpora")
 def data_get(
-    name: Annotated[str, typer.Argument(help="A name from `heed data list`.")],
+    name: Annotated[str, typer.Argument(help="A name from `heed data list`.", autocompletion=complete_corpus)],
     src: Annotated[str, typer.Option(help="Source language.")] = "en",
     tgt: Annotated[str, typer.Option(help="Target language.")] = "de",
     variant: Annotated[str, typer.Option(help="raw, or lc.norm.tok if the corpus offers it.")] = "raw",
@@ -85,10 +86,8 @@ def data_get(
 
 @data_app.command("check", cls=Verb, epilog="Example: heed data check my.toml")
 def data_check(
-    recipe: Annotated[str, typer.Argument(help="A recipe's name (heed recipe list), a TOML file, or a run folder.")],
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Override one setting; repeatable.")
-    ] = None,
+    recipe: RecipeName,
+    settings: Overrides = None,
     directory: Directory = Path("corpora"),
     mirror: Mirror = None,
     as_json: JSON = False,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from heed.apps.cli.decoding_options import with_decoding_options
+from heed.apps.cli.guesses import one_of
 from heed.apps.cli.terminal import Device, PrecisionOption, decoding_precision, say
 from heed.apps.documents.atoms import kept_patterns
 from heed.apps.documents.formats import FORMATS, MAX_BYTES, Format, format_of, translate_document
@@ -55,7 +56,12 @@ def translate_file(
     source: Annotated[Path, typer.Argument(metavar="IN", help="The document: .txt, .md, .srt, .html or .docx.")],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The file to write, in the same format.")],
     document_format: Annotated[
-        str | None, typer.Option("--format", help="text, md, srt, html or docx. Default: by the suffix of IN.")
+        str | None,
+        typer.Option(
+            "--format",
+            help="text, md, srt, html or docx. Default: by the suffix of IN.",
+            autocompletion=one_of(*FORMATS),
+        ),
     ] = None,
     language: Language = None,
     keep: Keep = None,

@@ -6,6 +6,7 @@ from typing import Annotated, cast, get_args
 
 import typer
 
+from heed.apps.cli.guesses import one_of
 from heed.apps.cli.terminal import say, show
 from heed.errors import HeedError
 
@@ -13,13 +14,20 @@ from heed.errors import HeedError
 def export(
     model: Annotated[Path, typer.Argument(help="A model folder.")],
     out: Annotated[Path, typer.Argument(help="Folder to write.")],
-    to: Annotated[str, typer.Option("--to", help="huggingface, ctranslate2, marian, or a format that a package adds.")],
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to",
+            help="huggingface, ctranslate2, marian, or a format that a package adds.",
+            autocompletion=one_of("huggingface", "ctranslate2", "marian"),
+        ),
+    ],
     int8: Annotated[bool, typer.Option("--int8", help="Weights in 8 bits, for ctranslate2.")] = False,
 ) -> None:
     """Write a model in another program's format, and check it with that program where it is installed."""
-    from heed.apps.exchange.transfer import export_model
+    from heed.apps.exchange.transfer import export as write_as
 
-    export_model(model, out, to, int8=int8, report=say)
+    write_as(model, out, to, int8=int8, report=say)
     show(out)
 
 
@@ -36,30 +44,30 @@ def import_(
         Path | None, typer.Argument(help="Model folder to write. Default for a model of the hub: models/ and its name.")
     ] = None,
     kind: Annotated[
-        str, typer.Option("--from", help="huggingface (MarianMTModel, OPUS-MT) or marian.")
+        str,
+        typer.Option(
+            "--from",
+            help="huggingface (MarianMTModel, OPUS-MT) or marian.",
+            autocompletion=one_of("huggingface", "marian"),
+        ),
     ] = "huggingface",
     src: Annotated[str | None, typer.Option(help="Source language, such as en, if the model does not name it.")] = None,
     tgt: Annotated[str | None, typer.Option(help="Target language.")] = None,
 ) -> None:
     """Make a model folder from another program's model. Nothing in that model is executed."""
     from heed.apps.exchange.hub import fetch, hub_model
-    from heed.apps.exchange.transfer import ImportFormat, import_model
+    from heed.apps.exchange.transfer import ImportFormat
+    from heed.apps.exchange.transfer import import_ as read_as
     from heed.model_folder import MODEL_FOLDER_NAMES
     from heed.runtime.files import check_replaceable
 
-    known = cast(ImportFormat, _known(kind, "--from", get_args(ImportFormat)))
-    on_hub = hub_model(str(path)) if known == "huggingface" and not os.path.exists(path) else None
+    on_hub = hub_model(str(path)) if kind == "huggingface" and not os.path.exists(path) else None
     if on_hub is not None:
         out = out or Path("models", on_hub.repository.split("/")[1])
         check_replaceable(out, MODEL_FOLDER_NAMES)  # before minutes of download
         path = fetch(on_hub, report=say)
-    elif out is None:
-        raise HeedError(f"{path}: name the model folder to write too: heed import {path} OUT.")
-    import_model(path, out, known, src=src, tgt=tgt)
+    elif out is None and kind in get_args(ImportFormat):
+        missing = "" if os.path.lexists(path) else "no such file or folder, and not the name of a model of the hub; "
+        raise HeedError(f"{path}: {missing}name the model folder to write too: heed import {path} OUT.")
+    read_as(path, out or Path(), cast(ImportFormat, kind), src=src, tgt=tgt)
     show(out)
-
-
-def _known(name: str, option: str, names: tuple[str, ...]) -> str:
-    if name not in names:
-        raise HeedError(f"{option} {name}: expected {', '.join(names[:-1])} or {names[-1]}.")
-    return name

@@ -7,14 +7,12 @@ from typing import Annotated
 import typer
 
 from heed.apps.cli.cluster import ClusterOption, Part, Workers, workforce_of
-from heed.apps.cli.terminal import Directory, Mirror, say, show
+from heed.apps.cli.terminal import Directory, Mirror, Overrides, RecipeName, say, show
 
 
 def prepare(
-    recipe: Annotated[str, typer.Argument(help="A recipe's name (heed recipe list), a TOML file, or a run folder.")],
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Override one setting; repeatable.")
-    ] = None,
+    recipe: RecipeName,
+    settings: Overrides = None,
     run: Annotated[
         Path | None, typer.Option("--run", "--run-folder", help="Run folder. Default: runs/NAME of the recipe.")
     ] = None,

@@ -5,19 +5,20 @@ import signal
 import sys
 import traceback
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from typing import Any
 
 import typer
 
+from heed.apps.cli.guesses import option_meant, refuse_misplaced_files, verb_meant
 from heed.apps.cli.progress import StandardErrorProgress
-from heed.apps.cli.terminal import drop, say
+from heed.apps.cli.terminal import drop, message, say
 from heed.errors import HeedError, Stopped, is_out_of_memory
 from heed.runtime.process_tuning import VARIABLES, tune_process
 from heed.runtime.progress import displayed_on
 from heed.runtime.signals import end_signals
-from heed.suggestions import did_you_mean, names_meant
 from heed.text.printable import printable
 
 COMPLETION = "_HEED_COMPLETE"  # set by what --install-completion gives the shell
@@ -102,15 +103,33 @@ class Verb(typer.core.TyperCommand):
     """A verb that refuses a file or folder given twice, of which only the last would count."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        _, _, given = self.make_parser(ctx).parse_args(args=list(args))
+        values, extra, given = self.make_parser(ctx).parse_args(args=list(args))
+        if not ctx.resilient_parsing:  # as when a shell completes the line
+            arguments = [values[each.name] for each in self.params if each.param_type_name == "argument"]
+            lists = (each if isinstance(each, Sequence) and not isinstance(each, str) else [each] for each in arguments)
+            refuse_misplaced_files(self.name or "", [each for part in lists for each in part if each] + list(extra))
         for parameter, times in Counter(given).items():
             if times > 1 and not getattr(parameter, "multiple", True) and FILES & set(parameter.opts):
                 raise HeedError(f"{parameter.opts[0]} is given {times} times, and only one counts; leave out the rest.")
         return super().parse_args(ctx, args)
 
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Begins with the example."""
+        formatter.write(f"{self.epilog}\n\n" if self.epilog else "")  # in one line, to be copied
+        super().format_help(ctx, formatter)
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """Writes nothing: the example stands at the top."""
+
 
 class VerbGroup(typer.core.TyperGroup):
     """Verbs whose help gives the whole first sentence of each."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Names the verb that was meant by another one's name."""
+        if args[0] not in self.commands and (meant := verb_meant(args[0], list(self.commands))):
+            ctx.fail(f"No such command {args[0]!r}; {meant}")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Commands"):
@@ -136,29 +155,18 @@ def _run(app: typer.Typer, arguments: list[str]) -> int:
         return done.exit_code
     except UsageError as error:
         if error.ctx is None or error.message != error.ctx.get_help():  # without a verb the help is the message
-            error.message = printable(error.message) + _setting_meant(error)
+            error.message = printable(error.message)
+        verb = error.ctx.command if error.ctx is not None and isinstance(error.ctx.command, Verb) else None
+        option = getattr(error, "option_name", None)
+        if verb and option and (meant := option_meant(option, verb)):
+            error.message += f"; {meant}"
+        error.possibilities = []  # click's: options that merely look alike
         with suppress(OSError):
             error.show(sys.stderr)
+        if verb and verb.epilog:
+            message(f"{verb.epilog}\n")
         return int(error.exit_code)
     return 0
-
-
-def _setting_meant(error: Any) -> str:
-    """For an option that does not exist, of a verb with --set: the settings that may be meant."""
-    option = getattr(error, "option_name", None)
-    if (
-        option is None
-        or error.ctx is None
-        or not any("--set" in parameter.opts for parameter in error.ctx.command.params)
-    ):
-        return ""
-    from heed.config import known_names
-    from heed.runs.recipe import Recipe
-
-    meant = names_meant(option, [name for name in known_names(Recipe) if "." in name], cutoff=0.9)
-    if meant:
-        error.possibilities = []  # click's: options that merely look alike
-    return f"; {did_you_mean(f'--set {name}=…' for name in meant)}" if meant else ""
 
 
 def _report(error: BaseException) -> int:

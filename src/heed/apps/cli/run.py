@@ -3,13 +3,13 @@
 import os
 import re
 from collections.abc import Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from heed.apps.cli.terminal import JSON, Directory, Mirror, print_json, say, show
+from heed.apps.cli.guesses import complete_recipe
+from heed.apps.cli.terminal import JSON, Directory, Mirror, Overrides, print_json, say, show
 from heed.config import cut
 from heed.errors import HeedError
 from heed.runtime.process_tuning import import_torch, import_torch_for_training
@@ -44,7 +44,11 @@ def demo(
 
 def train(
     recipe: Annotated[
-        str | None, typer.Argument(help="A recipe's name (heed recipe list), a TOML file, or a run folder to resume.")
+        str | None,
+        typer.Argument(
+            help="A recipe's name (heed recipe list), a TOML file, or a run folder to resume.",
+            autocompletion=complete_recipe,
+        ),
     ] = None,
     src: Annotated[
         Path | None,
@@ -60,9 +64,7 @@ def train(
     tgt_language: Annotated[
         str | None, typer.Option("--to", metavar="CODE", help="Language of --tgt. Default: the file's suffix.")
     ] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Override one setting; repeatable.")
-    ] = None,
+    settings: Overrides = None,
     run: Annotated[
         Path | None,
         # torchrun takes "--run" for an abbreviation of one of its own options, even behind the script's name.
@@ -231,32 +233,18 @@ def average(
         if value is not None and last != "best":
             raise HeedError(f"{option} is for --last best, which reads the dev set; leave it out.")
     import_torch()
-    from heed.data.corpora.download import Corpora
-    from heed.data.preparation.job import write_dev
-    from heed.runs.average import average_best, average_run
-    from heed.runs.recipe import read_recipe
-    from heed.runs.tasks.task import task_of
-    from heed.runtime.locks import locked
+    from heed.api import average as averaged
 
-    # A training would write its own average and scores into the model's folder, or delete the oldest checkpoints during
-    # the search for the best. Where we may not write, none of ours is at work.
-    shared = last == "best" or out is None or _real(out).is_relative_to(_real(run))
-    recipe = read_recipe(run) if last == "best" else None
-    is_run = (run / "checkpoints").is_dir() and os.access(run, os.W_OK)
-    with locked(run) if shared and is_run else nullcontext():
-        if recipe is None:
-            show(average_run(run, last=int(last), out=out, report=say))
-            return
-        corpora, task = Corpora(directory or Path("corpora"), mirror, say), task_of(recipe)
-        files = task.text_files(run, corpora)
-        write_dev(files, recipe.data.column_names, report=say)
-        folder, _ = average_best(run, task, files.dev, settings=recipe.training, out=out, report=say)
-        show(folder)
-
-
-def _real(path: Path) -> Path:
-    """Without links; Path.resolve raises for those that run in circles."""
-    return Path(os.path.realpath(path))
+    show(
+        averaged(
+            run,
+            "best" if last == "best" else int(last),
+            out=out,
+            corpora=directory or Path("corpora"),
+            mirror=mirror,
+            report=say,
+        )
+    )
 
 
 def info(

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from heed.apps.cli.guesses import complete_recipe
 from heed.apps.cli.process import Verb, VerbGroup
 from heed.apps.cli.terminal import JSON, print_json, show
 
@@ -27,7 +28,9 @@ def recipe_list(as_json: JSON = False) -> None:
 
 
 @recipe_app.command("show", cls=Verb, epilog="Example: heed recipe show multi30k-en-de > my.toml")
-def recipe_show(name: Annotated[str, typer.Argument(help="A name that `heed recipe list` shows.")]) -> None:
+def recipe_show(
+    name: Annotated[str, typer.Argument(help="A name that `heed recipe list` shows.", autocompletion=complete_recipe)],
+) -> None:
     """Print a recipe, as a starting point for your own."""
     from heed.runs.recipes import recipe_text
 

@@ -12,6 +12,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from heed.apps.cli.guesses import complete_recipe, complete_setting
 from heed.data.reading.lines import lines_of_standard_input
 from heed.errors import HeedError
 from heed.runtime.progress import Task, progress
@@ -23,6 +24,18 @@ if TYPE_CHECKING:
 JSON = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 Mirror = Annotated[
     str | None, typer.Option(help="Local folder or URL to take the corpus from, instead of where it was published.")
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="NAME=VALUE", help="Override one setting; repeatable.", autocompletion=complete_setting
+    ),
+]
+RecipeName = Annotated[
+    str,
+    typer.Argument(
+        help="A recipe's name (heed recipe list), a TOML file, or a run folder.", autocompletion=complete_recipe
+    ),
 ]
 Directory = Annotated[Path, typer.Option("--dir", help="Folder of downloaded corpora.")]
 

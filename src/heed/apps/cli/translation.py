@@ -27,6 +27,7 @@ from heed.apps.cli.document_files import (
     read_document_from_standard_input,
     read_glossary,
 )
+from heed.apps.cli.guesses import one_of
 from heed.apps.cli.terminal import (
     JSON,
     Device,
@@ -115,6 +116,7 @@ def translate(
             "--format",
             help="Translate standard input as one document and keep its layout: text, md, srt or html. Default: one "
             "sentence per line.",
+            autocompletion=one_of("text", "md", "srt", "html"),
         ),
     ] = None,
     language: Language = None,
@@ -130,7 +132,7 @@ def translate(
 ) -> None:
     """Translate standard input line by line, in order, as it arrives. Empty lines stay empty.
 
-    With --format it is one document, whose layout is kept.
+    A file: heed translate MODEL < text.en > text.de. With --format it is one document, whose layout is kept.
     """
     check_options(
         TRANSLATE_RULES, **decoding, document_format=document_format, language=language, keep=keep, scores=scores,
@@ -327,6 +329,7 @@ def evaluate(
     device: Device = None,
 ) -> None:
     """Compute BLEU, chrF and perplexity of a model's translations of --src, or BLEU and chrF of those in --hyp."""
+    from heed.data.corpora.own_recipe import language_of
     from heed.data.reading.pairs import read_sides
     from heed.evaluation.bleu import bleu, chrf
     from heed.evaluation.tokenization import check_tokenization, choose_tokenization, language_of_file
@@ -352,34 +355,18 @@ def evaluate(
     # Otherwise a model translates, once for each precision asked for.
     assert models and src is not None
     import_torch()
-    from heed.model_folder import read_config
-
     (sources, references), *more = (read_sides((src, path)) for path in ref)
     others = [of for _, of in more]
-    language = read_config(models[0]).card.tgt
-    tokenization = choose_tokenization(choice, references, language=language, report=say)
 
     def evaluation(precision: "DecodingPrecisionChoice", report: Callable[[str], None]) -> Evaluation:
+        from heed.api import evaluate as evaluated
         from heed.decoding.translator import Translator
-        from heed.model_folder import read_config
-        from heed.runs.tasks.translation_task import evaluate_translations, longest_pair
 
-        translator = Translator.load(
-            *models,
-            device=device,
-            precision=precision,
-            report=report,
-            **decoding,
-        )
-        return evaluate_translations(
-            translator,
-            sources,
-            references,
-            *others,
-            name=str(src),
-            tokenize=tokenization,
-            max_tokens=longest_pair(read_config(models[0]).card),
-        )
+        translator = Translator.load(*models, device=device, precision=precision, report=report, **decoding)
+        exchanged = (language_of(ref[0]), language_of(src))
+        if exchanged == translator.languages and exchanged[0] != exchanged[1]:
+            report(f"{src} is in {exchanged[1]} by its name, the model's target; should --src and --ref be exchanged?")
+        return evaluated(translator, sources, references, *others, tokenize=choice, name=str(src))
 
     if precision == "all":
         _show_precisions(evaluation, as_json=as_json)

@@ -17,13 +17,21 @@ EXPORT_FORMATS: tuple[str, ...] = get_args(ExportFormat)
 ImportFormat = Literal["huggingface", "marian"]
 
 
-def export_model(folder: Path, out: Path, to: str, *, int8: bool = False, report: Callable[[str], None]) -> None:
+def export(
+    folder: str | Path,
+    out: str | Path,
+    to: str,
+    *,
+    int8: bool = False,
+    report: Callable[[str], None] = lambda line: None,
+) -> None:
     """Writes a model folder in another program's form, whole or not at all, and checks it with that program.
 
     to: one of EXPORT_FORMATS, or a format of an installed package: an entry point of heed.formats, which leads to a
     function that takes a ModelFolder, an empty folder to write into and `report`. int8: with weights in 8 bits, for
     CTranslate2. HeedError if the format cannot express the model, or gives other results.
     """
+    folder, out = Path(folder), Path(out)
     # All that can be refused without the model, since loading a large one takes a while.
     if to not in EXPORT_FORMATS and to not in installed("heed.formats"):
         *known, last = [*EXPORT_FORMATS, *installed("heed.formats")]
@@ -57,11 +65,21 @@ def export_model(folder: Path, out: Path, to: str, *, int8: bool = False, report
             extension("heed.formats", to)(model, temporary, report=report)
 
 
-def import_model(path: Path, out: Path, kind: ImportFormat, *, src: str | None, tgt: str | None) -> None:
+def import_(
+    path: str | Path,
+    out: str | Path,
+    kind: ImportFormat = "huggingface",
+    *,
+    src: str | None = None,
+    tgt: str | None = None,
+) -> None:
     """Writes another program's model as a model folder, whole or not at all. src, tgt: its languages, such as "en".
 
     HeedError if it is damaged, or of another kind than Heed's networks are.
     """
+    path, out = Path(path), Path(out)
+    if kind not in get_args(ImportFormat):
+        raise HeedError(f"--from {kind}: expected {' or '.join(get_args(ImportFormat))}.")
     if not os.path.exists(path):  # Path.exists raises for a name that is too long
         raise HeedError(f"{path}: no such file or folder.")
     check_replaceable(out, MODEL_FOLDER_NAMES)

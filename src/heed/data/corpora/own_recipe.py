@@ -75,6 +75,8 @@ def own_recipe(
     src, tgt = _language(src_file, src, "--from"), _language(tgt_file, tgt, "--to")
     if src == tgt and given == (None, None):
         raise HeedError(f"{src_file} and {tgt_file} are both in {src}; if so, say it: --from {src} --to {tgt}.")
+    if src != tgt and (language_of(src_file), language_of(tgt_file)) == (tgt, src):
+        raise HeedError(f"{src_file} is in {tgt} by its name, and {tgt_file} in {src}: exchange --src and --tgt.")
     for file in (src_file, tgt_file):
         if os.fsencode(file).decode(errors="replace") != str(file) or not str(file).isprintable():
             raise HeedError(f"{shown(str(file))}: this name is not printable UTF-8; rename the file.")
@@ -120,9 +122,9 @@ average_last = "best"  # the average of checkpoints that scores best on dev
 def _language(file: Path, given: str | None, option: str) -> str:
     if given is not None:
         try:
-            if given:
+            if LANGUAGE.fullmatch(given):
                 return check_language(given)
-            raise ValueError("it is empty")
+            raise ValueError("not the code of a language")
         except ValueError as error:
             raise HeedError(f"{option} {shown(given)}: {error}; give a code such as en.") from None
     language = language_of(file)
