@@ -142,7 +142,7 @@ def torch_loop(presets: list[str], sizes: list[int] | None, vocab_size: int | No
 
     from heed.apps.bench.inputs import random_corpus
     from heed.apps.bench.training import preset_shape
-    from heed.data.batches.token_batches import TokenBatches
+    from heed.data.batches.token_batches import BatchLimits, TokenBatches
     from heed.runtime.device import choose_machine
     from heed.text.tokenizer import SpecialIds
 
@@ -155,9 +155,7 @@ def torch_loop(presets: list[str], sizes: list[int] | None, vocab_size: int | No
         tokens = settings.batch_tgt_tokens
         with tempfile.TemporaryDirectory() as folder:
             corpus = random_corpus(Path(folder) / "corpus", n_ids, n_tokens=20 * tokens)
-            batches = TokenBatches(
-                corpus, SpecialIds(), max_src_tokens=tokens, max_tgt_tokens=tokens, micro_tokens=tokens, seed=1
-            )
+            batches = TokenBatches(corpus, SpecialIds(), BatchLimits(tokens, tokens, tokens, seed=1))
             collated = [batches.collate(rows) for (rows,) in batches.plan(0)]
         # As the loop takes them: bos and all ids in one, and 0 behind the end.
         pairs, n_tokens = [], []

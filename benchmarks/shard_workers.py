@@ -66,7 +66,7 @@ def opening(data: Path) -> dict[str, float]:
     tokenizer = load_tokenizer(data / "tokenizer.json")
     begun, started = peak(), time.monotonic()
     corpus = ShardedCorpus(data / "shards", vocab_size=len(tokenizer))
-    batches = ShardBatches(corpus, tokenizer.special, **BatchLimits(25_000, 25_000, 6_250, 1)._asdict())
+    batches = ShardBatches(corpus, tokenizer.special, BatchLimits(25_000, 25_000, 6_250, seed=1))
     opened = time.monotonic()
     batches.collate(batches.heaviest(padded=False)[0])
     shards = time.monotonic()

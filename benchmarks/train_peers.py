@@ -363,7 +363,7 @@ def worker(name: str, preset: str, source: Path, n_threads: int) -> None:
 
 def write_batches(target: Path, *, work: Path, mirror: str | None, n_batches: int) -> int:
     """Writes batches of Multi30k as Heed prepares it; returns their real target tokens."""
-    from heed.data.batches.token_batches import TokenBatches
+    from heed.data.batches.token_batches import BatchLimits, TokenBatches
     from heed.data.corpora.download import Corpora
     from heed.data.corpus.shard import ParallelCorpus
     from heed.data.preparation.job import prepare
@@ -378,7 +378,7 @@ def write_batches(target: Path, *, work: Path, mirror: str | None, n_batches: in
     special = SpecialIds(PAD, BOS, EOS)
     # Batches of like lengths, since the peers compute padding.
     n = 8 * 4096
-    batches = TokenBatches(prepared.train, special, max_src_tokens=n, max_tgt_tokens=n, micro_tokens=4096, seed=1)
+    batches = TokenBatches(prepared.train, special, BatchLimits(n, n, 4096, seed=1))
     arrays: dict[str, Any] = {}
     n_tokens = 0
     padded = [rows for step in batches.plan(0) for rows in batches.passes(step, padded=True)]

@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 
 from heed.apps.cli import main
 from heed.backends.cpu.build import library
-from heed.data.batches.token_batches import TokenBatches
+from heed.data.batches.token_batches import BatchLimits, TokenBatches
 from heed.data.corpus.shard import ParallelCorpus, write_corpus
 from heed.errors import HeedError
 from heed.model.architecture import Architecture
@@ -315,9 +315,7 @@ def test_mutated_prepared_ids(good, tmp_path_factory, seed):
     def train_on_all() -> None:
         corpus = ParallelCorpus(folder, vocab_size=600)
         if len(corpus):
-            batches = TokenBatches(
-                corpus, SpecialIds(0, 1, 2), max_src_tokens=500, max_tgt_tokens=500, micro_tokens=500, seed=1
-            )
+            batches = TokenBatches(corpus, SpecialIds(0, 1, 2), BatchLimits(500, 500, 500, seed=1))
             for micro_batches in batches.plan(0):
                 for rows in micro_batches:
                     loss, _ = micro_batch_loss(model, batches.collate(rows), TrainingSettings())

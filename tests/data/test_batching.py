@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.conftest import SPECIAL, n_examples
 
 from heed.data.batches.padded_plan import PaddedBatches
-from heed.data.batches.token_batches import EpochState, PlanPart, TokenBatches
+from heed.data.batches.token_batches import BatchLimits, EpochState, PlanPart, TokenBatches
 from heed.data.corpus.shard import ParallelCorpus, write_corpus
 
 LENGTHS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), min_size=1, max_size=80)
@@ -27,7 +27,7 @@ def corpus_of(lengths) -> ParallelCorpus:
 
 
 def batches_of(corpus, *, limit=100, micro=40, seed=1) -> TokenBatches:
-    return TokenBatches(corpus, SPECIAL, max_src_tokens=limit, max_tgt_tokens=limit, micro_tokens=micro, seed=seed)
+    return TokenBatches(corpus, SPECIAL, BatchLimits(limit, limit, micro, seed))
 
 
 def rows_of(*plans) -> list[int]:
@@ -190,8 +190,7 @@ def test_an_epoch_holds_every_pair_once_however_often_its_batches_change(lengths
 
 
 def test_a_run_of_an_earlier_version_keeps_its_plan():
-    limits = {"max_src_tokens": 900, "max_tgt_tokens": 800, "micro_tokens": 400, "seed": 3}
-    batches = PaddedBatches(DrawnLengths(3000, 60), SPECIAL, **limits)
+    batches = PaddedBatches(DrawnLengths(3000, 60), SPECIAL, BatchLimits(900, 800, 400, seed=3))
     plan = batches.plan(2)
     content = b"".join(
         rows.astype("<u4").tobytes() + b"|" for step in plan for rows in batches.passes(step, padded=False)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.conftest import SPECIAL
 
 from heed.data.batches.mixed_batches import MixedBatches
-from heed.data.batches.token_batches import Drawn, EpochState, PlanPart
+from heed.data.batches.token_batches import BatchLimits, Drawn, EpochState, PlanPart
 from heed.data.corpus.shard import ParallelCorpus, write_corpus
 from heed.data.mix import Mix, MixPart
 
@@ -33,14 +33,8 @@ def corpus_of(*parts: list[int]) -> ParallelCorpus:
 
 
 def batches_of(corpus, mix, *, limit=1000, micro=None, seed=1) -> MixedBatches:
-    return MixedBatches(
-        *(corpus, SPECIAL, mix),
-        n_files=[1] * len(mix.parts),
-        max_src_tokens=limit,
-        max_tgt_tokens=limit,
-        micro_tokens=micro or limit,
-        seed=seed,
-    )
+    limits = BatchLimits(limit, limit, micro or limit, seed)
+    return MixedBatches(corpus, SPECIAL, limits, mix=mix, n_files=[1] * len(mix.parts))
 
 
 def steps(batches: MixedBatches, n: int, *, begin: int = 0, epoch: int = 0, drawn: Drawn | None = None):
@@ -81,7 +75,7 @@ def test_weights_come_true_within_one_percent_of_all_pairs_over_any_thousand_ste
         assert np.abs(found - wanted).max() < 0.01
     for *_, micro_batches in taken:
         for rows in micro_batches:
-            assert batches._src_lengths[rows].sum() <= 1000
+            assert batches.workload([rows]).n_src <= 1000
 
 
 def test_a_temperature_flattens_the_sizes():

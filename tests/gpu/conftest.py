@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from heed.data.batches.batch import Batch
-from heed.data.batches.token_batches import TokenBatches
+from heed.data.batches.token_batches import BatchLimits, TokenBatches
 from heed.data.corpus.shard import ParallelCorpus, write_corpus
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
@@ -97,14 +97,9 @@ class Training:
         torch.manual_seed(1)
         machine = Machine(device, dtype, "test")
         weights = MasterWeights(Transformer(arch, VOCAB_SIZE), machine)
-        batches = TokenBatches(
-            corpus,
-            SPECIAL,
-            max_src_tokens=settings.batch_src_tokens,
-            max_tgt_tokens=settings.batch_tgt_tokens,
-            micro_tokens=settings.micro_batch_tokens or settings.batch_tgt_tokens,
-            seed=settings.seed,
-        )
+        n_src, n_tgt = settings.batch_src_tokens, settings.batch_tgt_tokens
+        limits = BatchLimits(n_src, n_tgt, settings.micro_batch_tokens or n_tgt, settings.seed)
+        batches = TokenBatches(corpus, SPECIAL, limits)
         return cls(weights, make_optimizer(weights.masters, settings), batches, settings, machine)
 
     def fit(self) -> None:

@@ -6,7 +6,7 @@ import torch
 from tests.conftest import SPECIAL
 
 from heed.data.batches.mixed_batches import MixedBatches
-from heed.data.batches.token_batches import TokenBatches
+from heed.data.batches.token_batches import BatchLimits, TokenBatches
 from heed.data.corpus.shard import write_corpus
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
@@ -71,14 +71,10 @@ def run_training(
         "report_every": 5,
     }
     settings = TrainingSettings(**(values | changes))
-    limits = {
-        "max_src_tokens": settings.batch_src_tokens,
-        "max_tgt_tokens": settings.batch_tgt_tokens,
-        "micro_tokens": settings.micro_batch_tokens or 600,
-        "seed": settings.seed,
-    }
+    n_src, n_tgt = settings.batch_src_tokens, settings.batch_tgt_tokens
+    limits = BatchLimits(n_src, n_tgt, settings.micro_batch_tokens or 600, settings.seed)
     batches = batches or (
-        MixedBatches(corpus, SPECIAL, mix, n_files=[1, 1], **limits) if mix else TokenBatches(corpus, SPECIAL, **limits)
+        MixedBatches(corpus, SPECIAL, limits, mix=mix, n_files=[1, 1]) if mix else TokenBatches(corpus, SPECIAL, limits)
     )
     checkpoints = Checkpoints(
         tmp_path / name / "checkpoints",

@@ -18,7 +18,7 @@ from tests.training.runs import BF16, FP32, copy_corpus, run_training
 from torch import Tensor
 
 from heed.backends.protocol import NotFiniteError
-from heed.data.batches.token_batches import TokenBatches
+from heed.data.batches.token_batches import BatchLimits, TokenBatches
 from heed.decoding.scoring import batch_nll
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
@@ -69,9 +69,7 @@ def run_two(folder: Path, part: str, *, statuses: tuple[int, int] = (0, 0)) -> l
 
 def small_batches(folder: Path) -> TokenBatches:
     """Of four micro-batches."""
-    return TokenBatches(
-        copy_corpus(folder, 50, n_pairs=40), SPECIAL, max_src_tokens=240, max_tgt_tokens=240, micro_tokens=70, seed=1
-    )
+    return TokenBatches(copy_corpus(folder, 50, n_pairs=40), SPECIAL, BatchLimits(240, 240, 70, seed=1))
 
 
 def sums_of(

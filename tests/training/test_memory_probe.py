@@ -5,7 +5,7 @@ import torch
 from tests.conftest import SPECIAL
 from tests.training.runs import FP32, copy_corpus, run_training
 
-from heed.data.batches.token_batches import TokenBatches
+from heed.data.batches.token_batches import BatchLimits, TokenBatches
 from heed.errors import HeedError, is_out_of_memory
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
@@ -43,7 +43,7 @@ def parts(tmp_path):
     torch.manual_seed(1)
     weights = MasterWeights(Transformer(Architecture(n_layers=1, d_model=16, d_ff=16, n_heads=2), 50), FP32)
     corpus = copy_corpus(tmp_path / "corpus", 50, n_pairs=40)
-    batches = TokenBatches(corpus, SPECIAL, max_src_tokens=600, max_tgt_tokens=600, micro_tokens=600, seed=1)
+    batches = TokenBatches(corpus, SPECIAL, BatchLimits(600, 600, 600, seed=1))
     return weights, make_optimizer(weights.masters, TrainingSettings()), batches
 
 

@@ -5,7 +5,7 @@ import torch
 from tests.conftest import SPECIAL
 from tests.training.runs import BF16, FP32, copy_corpus
 
-from heed.data.batches.token_batches import TokenBatches
+from heed.data.batches.token_batches import BatchLimits, TokenBatches
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
 from heed.runtime.device import Machine
@@ -15,6 +15,7 @@ from heed.training.settings import TrainingSettings
 from heed.training.step import MasterWeights, OutOfMemory, make_optimizer, micro_batch_loss, train_step
 
 # Of two passes the second sees positions alone, so that which tokens are cut off does not depend on the micro-batches.
+LIMITS = BatchLimits(10**6, 10**6, 10**6, seed=1)
 TWO_PASSES = TrainingSettings(consistency=5.0, cutoff=1 - 1e-9)
 
 
@@ -23,7 +24,7 @@ def test_micro_batches_give_the_gradient_of_the_whole_batch(tmp_path, number_tok
     torch.manual_seed(2)
     model = Transformer(Architecture(n_layers=1, d_model=16, d_ff=16, n_heads=2, dropout=0.0), 50)
     corpus = copy_corpus(tmp_path / "c", 50, n_pairs=40)
-    batches = TokenBatches(corpus, SPECIAL, max_src_tokens=10**6, max_tgt_tokens=10**6, micro_tokens=10**6, seed=1)
+    batches = TokenBatches(corpus, SPECIAL, LIMITS)
     ((whole,),) = batches.plan(0)
     gradients = []
     for parts in ([whole], [whole[:5], whole[5:17], whole[17:]]):
@@ -63,7 +64,7 @@ def test_both_passes_of_a_batch_are_under_other_dropout(tmp_path, dropout):
 def test_a_step_on_a_gpu_never_waits_for_its_numbers(tmp_path, changes):
     """Meta tensors have no values: whatever would read one back, as a GPU's would be, raises."""
     corpus = copy_corpus(tmp_path / "c", 50, n_pairs=40)
-    batches = TokenBatches(corpus, SPECIAL, max_src_tokens=10**6, max_tgt_tokens=10**6, micro_tokens=10**6, seed=1)
+    batches = TokenBatches(corpus, SPECIAL, LIMITS)
     ((rows,),) = batches.plan(0)
     machine = Machine(torch.device("meta"), torch.bfloat16, "test")
     weights = MasterWeights(
@@ -96,14 +97,7 @@ def test_adam_is_the_one_of_section_5(number_tokenizer):
 
 
 def one_batch(folder):
-    batches = TokenBatches(
-        copy_corpus(folder, 50, n_pairs=40),
-        SPECIAL,
-        max_src_tokens=10**6,
-        max_tgt_tokens=10**6,
-        micro_tokens=10**6,
-        seed=1,
-    )
+    batches = TokenBatches(copy_corpus(folder, 50, n_pairs=40), SPECIAL, LIMITS)
     ((rows,),) = batches.plan(0)
     return [batches.collate(rows[:10]), batches.collate(rows[10:])]
 

@@ -23,7 +23,7 @@ from tests.training.runs import BF16, FP32, run_training
 from tests.training.test_distributed import joined
 
 from heed.backends.protocol import NotFiniteError
-from heed.data.batches.token_batches import TokenBatches
+from heed.data.batches.token_batches import BatchLimits, TokenBatches
 from heed.data.corpus.shard import ParallelCorpus
 from heed.data.mix import Mix, MixPart
 from heed.decoding.beam import beam_search
@@ -511,7 +511,7 @@ def test_out_of_memory_in_a_step_saves_the_state_and_names_what_to_lower(tmp_pat
     small = {"machine": machine, "micro_batch_tokens": 300}
     run_training(tmp_path, number_tokenizer, "straight", **small)
     corpus = ParallelCorpus(tmp_path / "straight" / "corpus0", vocab_size=len(number_tokenizer))
-    batches = TokenBatches(corpus, SPECIAL, max_src_tokens=600, max_tgt_tokens=600, micro_tokens=300, seed=1)
+    batches = TokenBatches(corpus, SPECIAL, BatchLimits(600, 600, 300, seed=1))
     plan = [rows for epoch in range(3) for rows in batches.plan(epoch)]
     step_14 = plan[13]
     weights = MasterWeights(Transformer(Architecture(n_layers=1, d_model=32, d_ff=16, n_heads=1), 50), machine)

@@ -13,12 +13,11 @@ import torch
 from heed.backends.choice import backend_for, kernels_state
 from heed.data.batches.batch import Batch, Rows
 from heed.data.batches.mixed_batches import MixedBatches
-from heed.data.batches.mixed_shards import MixedShardBatches
 from heed.data.batches.shard_batches import ShardBatches
 from heed.data.batches.token_batches import PADDED, Batches, BatchLimits, Step, TokenBatches
 from heed.data.corpora.download import Corpora, Report
-from heed.data.corpus.shard import ParallelCorpus, TrainingCorpus
-from heed.data.corpus.sharded import ShardedCorpus
+from heed.data.corpus.shard import ParallelCorpus
+from heed.data.corpus.sharded import ShardedCorpus, TrainingCorpus
 from heed.data.preparation.job import Prepared, prepare
 from heed.data.preparation.tags import language_codes, shown_codes
 from heed.data.reading.text_files import TextFiles
@@ -403,13 +402,9 @@ def _training_batches(
     mix = context.recipe.data.mixture
     if mix is None:
         return _batches(context, corpus, tokenizer)
-    limits = _limits(context)._asdict()
-    if isinstance(corpus, ShardedCorpus):
-        batches: MixedBatches = MixedShardBatches(corpus, tokenizer.special, mix, **limits)
-    else:
-        assert isinstance(corpus, ParallelCorpus)
-        n_files = [part.n_files for part in files.parts]
-        batches = _kinds(context).mixed(corpus, tokenizer.special, mix, n_files=n_files, **limits)
+    n_files = [part.n_files for part in files.parts]
+    mixed = _kinds(context).mixed
+    batches = mixed(corpus, tokenizer.special, _limits(context), mix=mix, n_files=n_files)
     for line in mix.lines(batches.sizes):
         context.report(f"Mix: {line}.")
     return batches
@@ -417,9 +412,8 @@ def _training_batches(
 
 def _batches(context: RunContext, corpus: TrainingCorpus, tokenizer: AnyTokenizer) -> Batches:
     if isinstance(corpus, ShardedCorpus):
-        return _kinds(context).shards(corpus, tokenizer.special, **_limits(context)._asdict())
-    assert isinstance(corpus, ParallelCorpus)
-    return _kinds(context).whole(corpus, tokenizer.special, **_limits(context)._asdict())
+        return _kinds(context).shards(corpus, tokenizer.special, _limits(context))
+    return _kinds(context).whole(corpus, tokenizer.special, _limits(context))
 
 
 class _Kinds(NamedTuple):

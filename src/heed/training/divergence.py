@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from heed.data.corpus.shard import TrainingCorpus
+from heed.data.corpus.sharded import TrainingCorpus
 from heed.errors import HeedError
 from heed.training.checkpoint import TrainState
 from heed.training.logbook import short

@@ -13,7 +13,6 @@ from tests.training.test_distributed import joined
 
 from heed.data.batches import mixed_batches
 from heed.data.batches.mixed_batches import MixedBatches
-from heed.data.batches.mixed_shards import MixedShardBatches
 from heed.data.batches.shard_batches import WINDOW_SHARDS, ShardBatches
 from heed.data.batches.token_batches import BatchLimits, EpochState, PlanPart, TokenBatches
 from heed.data.corpus.shard import write_corpus
@@ -38,7 +37,7 @@ def shards():
 
 def test_an_epoch_has_every_pair_once_and_another_epoch_another_order(tmp_path, shards):
     corpus = sharded(tmp_path / "shards", shards, vocab_size=100)
-    batches = ShardBatches(corpus, SPECIAL, **LIMITS._asdict())
+    batches = ShardBatches(corpus, SPECIAL, LIMITS)
     orders = []
     for epoch in (0, 1):
         plans = [batches.plan(epoch, EpochState(window)) for window in range(batches.n_windows)]
@@ -51,13 +50,13 @@ def test_an_epoch_has_every_pair_once_and_another_epoch_another_order(tmp_path, 
 
 def test_a_window_is_planned_as_the_corpus_that_its_shards_make(tmp_path, shards):
     corpus = sharded(tmp_path / "shards", shards, vocab_size=100)
-    batches = ShardBatches(corpus, SPECIAL, **LIMITS._asdict())
+    batches = ShardBatches(corpus, SPECIAL, LIMITS)
     order = np.random.default_rng((LIMITS.seed, 2)).permutation(len(shards))
     for window in range(batches.n_windows):
         chosen = order[window * WINDOW_SHARDS : (window + 1) * WINDOW_SHARDS]
         pairs = [pair for number in chosen for pair in shards[number]]
         one = write_corpus(tmp_path / f"window-{window}", pairs, vocab_size=100)
-        alone = TokenBatches(one, SPECIAL, **LIMITS._asdict(), key=(window,))
+        alone = TokenBatches(one, SPECIAL, LIMITS, key=(window,))
         earlier = (PlanPart(LIMITS._replace(max_tgt_tokens=90), 2),)
         for parts in ((), earlier):
             ours = batches.plan(2, EpochState(window, earlier=parts))
@@ -82,9 +81,9 @@ def test_a_mix_whose_parts_are_one_window_each_is_that_of_one_shard(tmp_path, sh
     pairs = [pair for shard in shards[:6] for pair in shard]
     texts = [("a", sum(map(len, shards[:4]))), ("b", sum(map(len, shards[4:6])))]
     one = write_corpus(tmp_path / "one", pairs, vocab_size=100, texts=texts)
-    ours = MixedShardBatches(corpus, SPECIAL, mix_of(3.0, 1.0), **LIMITS._asdict())
+    ours = MixedBatches(corpus, SPECIAL, LIMITS, mix=mix_of(3.0, 1.0), n_files=[1, 1])
     ours._most_pairs = None  # these are fewer than any epoch of one shard
-    whole = MixedBatches(one, SPECIAL, mix_of(3.0, 1.0), n_files=[1, 1], **LIMITS._asdict())
+    whole = MixedBatches(one, SPECIAL, LIMITS, mix=mix_of(3.0, 1.0), n_files=[1, 1])
     drawn = None
     for epoch in range(2):
         at = EpochState(drawn=drawn)
@@ -102,7 +101,7 @@ def test_a_mix_whose_parts_are_one_window_each_is_that_of_one_shard(tmp_path, sh
 def test_a_part_of_many_shards_is_gone_through_a_window_at_a_time(tmp_path, shards, monkeypatch):
     monkeypatch.setattr(mixed_batches, "MIN_EPOCH_PAIRS", 1)
     corpus = sharded(tmp_path / "shards", [*shards, *shards], vocab_size=100, parts=[15, 3])
-    batches = MixedShardBatches(corpus, SPECIAL, mix_of(3.0, 1.0), **LIMITS._asdict())
+    batches = MixedBatches(corpus, SPECIAL, LIMITS, mix=mix_of(3.0, 1.0), n_files=[1, 1])
     first, second = batches.sizes
     assert first + second == len(corpus)
     seen, drawn, step = [], None, 0
@@ -137,7 +136,7 @@ def test_rows_keep_their_order_whatever_shards_they_are_of(tmp_path, shards):
 def test_the_heaviest_micro_batches_have_the_longest_pair_of_all_shards(tmp_path, shards):
     shards[5][3] = ([7] * 50, [8])
     corpus = sharded(tmp_path / "shards", shards, vocab_size=100)
-    batches = ShardBatches(corpus, SPECIAL, **LIMITS._asdict())
+    batches = ShardBatches(corpus, SPECIAL, LIMITS)
     assert batches.longest == 51 and any(
         batches.workload([rows]).n_src >= 51 for rows in batches.heaviest(padded=False)
     )
@@ -145,8 +144,8 @@ def test_the_heaviest_micro_batches_have_the_longest_pair_of_all_shards(tmp_path
 
 def test_a_seed_that_changes_within_an_epoch_leaves_the_order_of_its_shards(tmp_path, shards):
     corpus = sharded(tmp_path / "shards", shards, vocab_size=100)
-    old = ShardBatches(corpus, SPECIAL, **LIMITS._asdict())
-    new = ShardBatches(corpus, SPECIAL, **LIMITS._replace(seed=4)._asdict())
+    old = ShardBatches(corpus, SPECIAL, LIMITS)
+    new = ShardBatches(corpus, SPECIAL, LIMITS._replace(seed=4))
     state = TrainState(window=1, n_windows=old.n_windows, order_seed=LIMITS.seed)
     seen = [rows for batch in old.plan(0) for rows in batch]
     for window in range(1, old.n_windows):
@@ -158,7 +157,7 @@ def test_a_seed_that_changes_within_an_epoch_leaves_the_order_of_its_shards(tmp_
 def test_the_ranks_of_a_run_share_its_batches_however_many_they_are(tmp_path, shards):
     corpus = sharded(tmp_path / "shards", shards, vocab_size=100)
     for n in (1, 2, 3):
-        batches = ShardBatches(corpus, SPECIAL, **LIMITS._asdict())
+        batches = ShardBatches(corpus, SPECIAL, LIMITS)
         for batch in batches.plan(1, EpochState(1)):
             passes = batches.passes(batch, padded=n == 2)
             shares = [rows for rank in range(n) for rows in Workers(rank, n).shard(passes)]
@@ -177,7 +176,7 @@ def test_a_run_stopped_in_the_middle_of_a_window_resumes_exactly_by_one_rank_or_
 
     def trained(name, **options):
         corpus = ShardedCorpus(tmp_path / "shards", vocab_size=len(number_tokenizer))
-        batches = ShardBatches(corpus, SPECIAL, **limits._asdict())
+        batches = ShardBatches(corpus, SPECIAL, limits)
         return run_training(tmp_path, number_tokenizer, name, batches=batches, **options)[1]
 
     straight = trained("straight")

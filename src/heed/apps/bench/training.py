@@ -19,7 +19,7 @@ from heed.apps.bench.inputs import MAX_LENGTH, SPECIAL, random_corpus, shape_of
 from heed.backends.choice import backend_for
 from heed.backends.protocol import Backend, TrainingOps
 from heed.config import validated
-from heed.data.batches.token_batches import TokenBatches
+from heed.data.batches.token_batches import BatchLimits, TokenBatches
 from heed.model.architecture import Architecture
 from heed.model.cost import Workload, forward_flops, matrix_products, n_parameters
 from heed.model.transformer import Transformer
@@ -196,13 +196,11 @@ class _TrainingLoop:
         self._optimizer = make_optimizer(self._weights.masters, settings)
         tokens = max(settings.batch_src_tokens, settings.batch_tgt_tokens)
         longest = arch.max_positions if arch.positions == "learned" else MAX_LENGTH
+        micro_tokens = min(tokens, settings.micro_tokens(micro_batch_tokens(machine.device)))
         batches = TokenBatches(
             random_corpus(corpus, vocab_size, n_tokens=20 * tokens, longest=longest),
             SPECIAL,
-            max_src_tokens=settings.batch_src_tokens,
-            max_tgt_tokens=settings.batch_tgt_tokens,
-            micro_tokens=min(tokens, settings.micro_tokens(micro_batch_tokens(machine.device))),
-            seed=1,
+            BatchLimits(settings.batch_src_tokens, settings.batch_tgt_tokens, micro_tokens, seed=1),
         )
         probe = MemoryProbe(self._weights, self._optimizer, machine, workers, settings)
         self._batches = probe.largest_fitting(batches)

@@ -11,7 +11,7 @@ from heed.apps.bench.inputs import SPECIAL, random_corpus
 from heed.apps.bench.training import LEARNING_RATE
 from heed.backends.kernels import counted_work
 from heed.data.batches.batch import Batch
-from heed.data.batches.token_batches import Step, TokenBatches
+from heed.data.batches.token_batches import BatchLimits, Step, TokenBatches
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
 from heed.runtime.device import Machine
@@ -69,10 +69,7 @@ def training_cost(arch: Architecture, settings: TrainingSettings, *, vocab_size:
         batches = TokenBatches(
             random_corpus(Path(folder) / "corpus", vocab_size, n_tokens=10 * tokens),
             SPECIAL,
-            max_src_tokens=settings.batch_src_tokens,
-            max_tgt_tokens=settings.batch_tgt_tokens,
-            micro_tokens=tokens,
-            seed=1,
+            BatchLimits(settings.batch_src_tokens, settings.batch_tgt_tokens, tokens, seed=1),
         )
         if (passes := weights.passes(settings)) is None:
             raise AssertionError("the meta device has passes")

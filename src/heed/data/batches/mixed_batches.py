@@ -4,18 +4,33 @@ An epoch is as many pairs as the parts in use have together, of each part as man
 through in passes, each a permutation of its pairs; a pass goes on in the next epoch. An epoch is made of rounds of some
 ROUND_BATCHES batches in each of which the shares are already right, so that they come true within a thousand steps.
 Within a round, pairs of all parts are put into steps as without a mix.
+
+A pass through a part of many shards takes them in a drawn order, a window of some at a time, and the pairs of a window
+in a drawn order, too; a part of one window is drawn as if it were in one shard. Of a corpus in shards, an epoch has no
+more pairs than a window of the largest ones, since it is planned at once.
 """
 
-import copy
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from heed.data.batches.batch import Rows
-from heed.data.batches.token_batches import BEGINNING, BatchLimits, Drawn, EpochState, PlanPart, Step, TokenBatches
-from heed.data.corpus.shard import ParallelCorpus
+from heed.data.batches.shard_batches import WINDOW_SHARDS, ShardBatches
+from heed.data.batches.token_batches import (
+    BEGINNING,
+    Batches,
+    BatchLimits,
+    Drawn,
+    EpochState,
+    PlanPart,
+    Step,
+    TokenBatches,
+)
+from heed.data.corpus.shard import SIDES
+from heed.data.corpus.sharded import ShardedCorpus, TrainingCorpus
 from heed.data.mix import Mix
 from heed.errors import HeedError
 from heed.text.tokenizer import SpecialIds
@@ -25,49 +40,81 @@ MIN_EPOCH_PAIRS = 1000  # so that a share of a small corpus is not rounded by mo
 OF_PARTS = 0x6D6978  # in the seed of a part's permutations, so that no epoch's order has the same
 
 
-class MixedBatches(TokenBatches):
-    """As TokenBatches, of a mix."""
+class _DrawnPairs:
+    """The lengths of the pairs of an epoch. rounds: where each round begins among them, and the last one's end."""
+
+    def __init__(self, corpus: TrainingCorpus, rows: Rows, rounds: list[int]):
+        self.rows, self.rounds = rows, rounds
+        src, tgt = (corpus.lengths_of(side, rows).astype(np.int32) for side in SIDES)
+        self.lengths = src, tgt
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+class RoundBatches(TokenBatches):
+    """As TokenBatches, round by round."""
+
+    def _plan(self, epoch: int, left: NDArray[np.bool_]) -> list[Step]:
+        steps: list[Step] = []
+        for number, (begin, end) in enumerate(pairwise(self._corpus.rounds)):
+            draw: Any = np.random.default_rng((self.limits.seed, epoch, number))
+            places = (begin + draw.permutation(end - begin)).astype(np.uint32)
+            steps += self._steps_of(places[left[places]], draw)
+        return steps
+
+
+class MixedBatches(Batches):
+    """The order of training on a mix."""
+
+    of_text: type[TokenBatches] = TokenBatches
+    of_rounds: type[TokenBatches] = RoundBatches
 
     def __init__(
         self,
-        corpus: ParallelCorpus,
+        corpus: TrainingCorpus,
         special: SpecialIds,
-        mix: Mix,
+        limits: BatchLimits,
         *,
+        mix: Mix,
         n_files: Sequence[int],
-        max_src_tokens: int,
-        max_tgt_tokens: int,
-        micro_tokens: int,
-        seed: int,
     ):
         """n_files: of each part, whose pairs stand in the corpus in this order. HeedError for a part without pairs."""
-        super().__init__(
-            corpus,
-            special,
-            max_src_tokens=max_src_tokens,
-            max_tgt_tokens=max_tgt_tokens,
-            micro_tokens=micro_tokens,
-            seed=seed,
-        )
-        bounds = corpus.first_rows()
-        self._divide(mix, [bounds[i] for i in np.cumsum([0, *n_files]).tolist()])
-        self._mean_lengths = [
-            float(np.maximum(self._src_lengths[rows], self._tgt_lengths[rows]).mean())
-            for rows in map(slice, self._first_rows, self._first_rows[1:])
-        ]
-
-    def _divide(self, mix: Mix, first_rows: list[int]) -> None:
-        """Notes where the parts begin and the last one ends. HeedError for a part without pairs."""
-        self.mix, self._first_rows = mix, first_rows
-        self.sizes = np.diff(first_rows).tolist()
-        self.stages = mix.begun_after(self.sizes)
+        super().__init__(corpus, special, limits)
+        # Where the parts begin and the last one ends, and the shards of each.
+        self._shards: list[range] = [range(1)] * len(n_files)
+        self._most_pairs: int | None = None  # of an epoch
+        if isinstance(corpus, ShardedCorpus):
+            ends = np.cumsum([0, *corpus.shards_of_parts]).tolist()
+            self._shards = list(map(range, ends, ends[1:]))
+            self._first_rows: list[int] = corpus.starts[ends].tolist()
+            n_longer = list(map(corpus.n_longer, self._shards))
+            self._most_pairs = WINDOW_SHARDS * int(np.diff(corpus.starts).max())
+            # Two windows of each part, and a shard for the line of a pair of those before.
+            corpus.max_open = 1 + 2 * WINDOW_SHARDS * len(self._shards)
+            self._unmixed: Batches = ShardBatches(corpus, special, limits)
+        else:
+            bounds, longer = corpus.first_rows(), np.maximum(*corpus.lengths)
+            self._first_rows = [bounds[i] for i in np.cumsum([0, *n_files]).tolist()]
+            n_longer = [int(longer[begin:end].sum()) for begin, end in pairwise(self._first_rows)]
+            self._unmixed = self.of_text(corpus, special, limits)
+        self.mix, self.sizes = mix, np.diff(self._first_rows).tolist()
         for part, size in zip(mix.parts, self.sizes, strict=True):
             if not size:
                 raise HeedError(
                     f"no pair of data.mix's part {part.name} is left; leave the part out, or change its text."
                 )
-        self._most_pairs: int | None = None  # of an epoch
-        self._rounds: list[int] = []  # where each begins among the pairs of the present epoch, and the last one's end
+        self.stages = mix.begun_after(self.sizes)
+        self._mean_lengths = [(n + size) / size for n, size in zip(n_longer, self.sizes, strict=True)]
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest side."""
+        return self._unmixed.longest
+
+    def heaviest(self, *, padded: bool) -> list[Rows]:
+        """As without a mix."""
+        return self._unmixed.with_micro_tokens(self.micro_tokens).heaviest(padded=padded)
 
     def plan(self, epoch: int, at: EpochState = BEGINNING) -> list[Step]:
         """The epoch's steps that are left until the stage ends."""
@@ -155,10 +202,8 @@ class MixedBatches(TokenBatches):
         # Which pairs it has does not change in the middle of it, so the limits and the seed count that it began with.
         rows, rounds = self._draw(drawn, earlier[0].limits if earlier else self.limits)
         # Of these pairs, a row of the corpus may occur twice: what follows counts places among them.
-        drawn_pairs = copy.copy(self)
-        drawn_pairs._src_lengths, drawn_pairs._tgt_lengths = self._src_lengths[rows], self._tgt_lengths[rows]
-        drawn_pairs._rounds = rounds
-        return rows, rounds, TokenBatches.plan(drawn_pairs, epoch, EpochState(earlier=earlier))
+        pairs, limits = _DrawnPairs(self._corpus, rows, rounds), self.limits._replace(micro_tokens=self.micro_tokens)
+        return rows, rounds, self.of_rounds(pairs, self._special, limits).plan(epoch, EpochState(earlier=earlier))
 
     def _draw(self, drawn: Drawn, limits: BatchLimits) -> tuple[Rows, list[int]]:
         """The rows of an epoch, and where each of its rounds begins and the last one ends."""
@@ -180,18 +225,25 @@ class MixedBatches(TokenBatches):
 
     def _stream(self, part: int, *, begin: int, n: int, seed: int) -> Iterator[Rows]:
         """n rows of a part from its pair number `begin` on, counted through all passes."""
-        size, first_row = self.sizes[part], self._first_rows[part]
         while n:
-            number, place = divmod(begin, size)
-            order = np.random.default_rng((seed, OF_PARTS, part, number)).permutation(size)[place : place + n]
-            yield order + first_row
-            begin, n = begin + len(order), n - len(order)
+            number, place = divmod(begin, self.sizes[part])
+            for ranges, key in self._windows(part, (seed, OF_PARTS, part, number)):
+                size = sum(map(len, ranges))
+                if place < size and n:
+                    rows = np.concatenate([np.arange(of.start, of.stop) for of in ranges])
+                    taken = rows[np.random.default_rng(key).permutation(size)[place : place + n]]
+                    yield taken
+                    begin, n, place = begin + len(taken), n - len(taken), place + len(taken)
+                place -= size
 
-    def _plan(self, epoch: int, left: NDArray[np.bool_]) -> list[Step]:
-        """The steps of the rounds, one after another."""
-        steps: list[Step] = []
-        for number, (begin, end) in enumerate(zip(self._rounds, self._rounds[1:], strict=False)):
-            draw: Any = np.random.default_rng((self.limits.seed, epoch, number))
-            places = (begin + draw.permutation(end - begin)).astype(np.uint32)
-            steps += self._steps_of(places[left[places]], draw)
-        return steps
+    def _windows(self, part: int, key: tuple[int, ...]) -> Iterator[tuple[list[range], tuple[int, ...]]]:
+        """The rows of each window of a part's pass, and the key by which their order is drawn. key: of the pass."""
+        shards = self._shards[part]
+        if len(shards) <= WINDOW_SHARDS:
+            yield [range(*self._first_rows[part : part + 2])], key
+            return
+        starts = self._corpus.starts.tolist()
+        order = (shards.start + np.random.default_rng(key).permutation(len(shards))).tolist()
+        for window, first in enumerate(range(0, len(order), WINDOW_SHARDS), start=1):
+            some = order[first : first + WINDOW_SHARDS]
+            yield [range(starts[shard], starts[shard + 1]) for shard in some], (*key, window)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heed.data.batches.batch import Rows
-from heed.data.batches.mixed_batches import MixedBatches
+from heed.data.batches.mixed_batches import MixedBatches, RoundBatches
 from heed.data.batches.shard_batches import ShardBatches
 from heed.data.batches.token_batches import PADDED, BatchLimits, Drawn, PlanPart, Step, TokenBatches, padded_slices
 
@@ -86,8 +86,14 @@ class PaddedBatches(_MicroBatches, TokenBatches):
         return [order[piece] for piece in padded_slices(src, tgt, src_limit, tgt_limit)]
 
 
-class PaddedMixedBatches(PaddedBatches, MixedBatches):
+class _PaddedRounds(PaddedBatches, RoundBatches):
+    """As PaddedBatches, round by round."""
+
+
+class PaddedMixedBatches(_MicroBatches, MixedBatches):
     """As PaddedBatches, of a mix. What a stage leaves of its last round comes in the next pass only."""
+
+    of_text, of_rounds = PaddedBatches, _PaddedRounds
 
     def _begun_and_unused(
         self, epoch: int, earlier: tuple[PlanPart, ...], drawn: Drawn, *, step: int

@@ -4,58 +4,25 @@ A window is a corpus of its own for `TokenBatches`, whose steps it fills. Seed a
 of the shards, and with the window's number its batches, so that a run's state is three numbers: epoch, window, batch.
 """
 
-import copy
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from heed.data.batches.batch import Batch, Rows, batch_of
-from heed.data.batches.token_batches import (
-    BEGINNING,
-    REAL_TOKENS,
-    BatchLimits,
-    EpochState,
-    OneText,
-    Step,
-    TokenBatches,
-    lines_named,
-    pieces_of,
-    tokens_of_pass,
-)
-from heed.data.corpus.shard import SIDES
+from heed.data.batches.batch import Rows
+from heed.data.batches.token_batches import BEGINNING, Batches, EpochState, Step, TokenBatches
 from heed.data.corpus.sharded import ShardedCorpus
-from heed.model.cost import Workload
-from heed.text.tokenizer import SpecialIds
 
 WINDOW_SHARDS = 4
 
 
-class ShardBatches(OneText):
+class ShardBatches(Batches):
     """As `TokenBatches`; a row is a pair's number through all shards."""
 
-    plan_name = REAL_TOKENS
     of_window: type[TokenBatches] = TokenBatches
 
-    def __init__(
-        self,
-        corpus: ShardedCorpus,
-        special: SpecialIds,
-        *,
-        max_src_tokens: int,
-        max_tgt_tokens: int,
-        micro_tokens: int,
-        seed: int,
-    ):
-        self._corpus, self._special = corpus, special
-        self._limits, self.micro_tokens = BatchLimits(max_src_tokens, max_tgt_tokens, None, seed), micro_tokens
-        self._window: tuple[tuple[int, ...], _Window] | None = None
-
-    @property
-    def limits(self) -> BatchLimits:
-        """What decides the steps, with the corpus."""
-        return self._limits
+    _corpus: ShardedCorpus
+    _window: "tuple[tuple[int, ...], _Window] | None" = None
 
     @property
     def n_windows(self) -> int:
@@ -67,34 +34,12 @@ class ShardBatches(OneText):
         """Tokens of the longest side."""
         return self._corpus.longest[0] + 1
 
-    @property
-    def pass_tokens(self) -> int:
-        """Tokens a side of the largest pass, which one long pair may exceed."""
-        return tokens_of_pass(self.limits, self.micro_tokens, self.longest)
-
-    @property
-    def n_passes(self) -> int:
-        """Passes of a full step, where no padding is computed."""
-        return -(-self.limits.most // self.pass_tokens)
-
-    def with_micro_tokens(self, micro_tokens: int) -> "ShardBatches":
-        """The same steps, divided into passes of this many tokens a side."""
-        other = copy.copy(self)
-        other.micro_tokens = micro_tokens
-        return other
-
     def plan(self, epoch: int, at: EpochState = BEGINNING) -> list[Step]:
         """As `Batches.plan`."""
         shards = self._shards(epoch, at.window, self.limits.seed if at.order_seed is None else at.order_seed)
         pairs = self._pairs_of(shards)
         steps = self._batches(pairs, key=(at.window,)).plan(epoch, EpochState(earlier=at.earlier))
         return [[pairs.numbers(rows) for rows in step] for step in steps]
-
-    def passes(self, step: Step, *, padded: bool) -> list[Rows]:
-        """As `TokenBatches.passes`."""
-        rows = np.concatenate(step)
-        limit = tokens_of_pass(self.limits, self.micro_tokens, self.longest, padded=padded)
-        return [rows[places] for places in pieces_of(*self._lengths(rows), limit, padded=padded)]
 
     def _shards(self, epoch: int, window: int, seed: int) -> tuple[int, ...]:
         # The stream of the first window, whose key is (seed, epoch, 0), too, since NumPy pads a key with zeros. It does
@@ -109,15 +54,8 @@ class ShardBatches(OneText):
         return self._window[1]
 
     def _batches(self, pairs: "_Window", *, key: tuple[int, ...]) -> TokenBatches:
-        return self.of_window(
-            pairs,
-            self._special,
-            max_src_tokens=self.limits.max_src_tokens,
-            max_tgt_tokens=self.limits.max_tgt_tokens,
-            micro_tokens=self.micro_tokens,
-            seed=self.limits.seed,
-            key=key,
-        )
+        limits = self.limits._replace(micro_tokens=self.micro_tokens)
+        return self.of_window(pairs, self._special, limits, key=key)
 
     def heaviest(self, *, padded: bool) -> list[Rows]:
         """The passes of a window that need the most memory: of the most tokens, and of the longest pair of all.
@@ -129,29 +67,6 @@ class ShardBatches(OneText):
         others = [number for number in range(self._corpus.n_shards) if number != first]
         pairs = self._pairs_of((first, *others[: WINDOW_SHARDS - 1]))
         return [pairs.numbers(rows) for rows in self._batches(pairs, key=()).heaviest(padded=padded)]
-
-    def workload(self, step: Step) -> Workload:
-        """As `TokenBatches.workload`."""
-        src, tgt = self._lengths(np.concatenate(step))
-        return Workload(*map(int, (src.sum(), tgt.sum(), src @ src, tgt @ tgt, src @ tgt)))
-
-    def _lengths(self, rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """With eos, with bos."""
-        src, tgt = (1 + self._corpus.lengths_of(side, rows) for side in SIDES)
-        return src, tgt
-
-    def lines(self, step: Step) -> list[int]:
-        """Where these rows stood in the training text, counted from 1 through all of its files."""
-        return sorted(self._corpus.lines_of(np.concatenate(step)).tolist())
-
-    def named(self, lines: Sequence[int]) -> str:
-        """Some of `lines` for the user to read, each by its number in its file."""
-        return lines_named(lines, self._corpus.place)
-
-    def collate(self, rows: Rows) -> Batch:
-        """The batch of these rows. HeedError if the corpus on disk is no longer what it was."""
-        src, tgt = (self._corpus.end_to_end(side, rows) for side in SIDES)
-        return batch_of(src, tgt, self._special, rows)
 
 
 class _Window:

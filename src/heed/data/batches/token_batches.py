@@ -1,16 +1,18 @@
 """Batches of pairs, filled by real tokens, and their division into passes (section 5.1)."""
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from heed.data.batches.batch import Batch, Rows, batch_of
 from heed.data.corpus.shard import SIDES, ParallelCorpus
+from heed.data.corpus.sharded import TrainingCorpus
 from heed.model.cost import Workload
 from heed.text.tokenizer import SpecialIds
 
@@ -21,11 +23,15 @@ PADDED = "padded"  # of Heed 0.1 and before 0.2: padded_plan.py
 
 
 class BatchLimits(NamedTuple):
-    """The settings that, with the corpus, decide the steps of an epoch: most tokens a side, seed of the order."""
+    """Most tokens of a step and of a pass, a side, and the seed of the order.
+
+    With the corpus they decide the steps of an epoch: micro_tokens in the padded plan alone. In the limits of other
+    batches it is None.
+    """
 
     max_src_tokens: int
     max_tgt_tokens: int
-    micro_tokens: int | None  # of the padded plan alone, in which passes decide what a step holds
+    micro_tokens: int | None
     seed: int
 
     @property
@@ -70,6 +76,15 @@ class EpochState:
 BEGINNING = EpochState()
 
 
+# Of a full step: each group has pairs of like lengths, so that passes that compute padding have little of it, and a
+# step has groups of many lengths, so that its gradient is not one of long or of short sentences.
+GROUPS_OF_STEP = 16
+# Where padding is computed, longer passes would hold lengths too unlike: at an eighth of a step, 81 to 93 % of what is
+# computed is real; at all of it, half.
+PADDED_SHARE, MIN_PADDED_TOKENS = 8, 1024
+LOOK_AHEAD = 256  # pairs among which one is looked for that fits where the next one does not
+
+
 class Lengths(Protocol):
     """Pairs as batches are planned of them."""
 
@@ -80,128 +95,20 @@ class Lengths(Protocol):
     def __len__(self) -> int: ...
 
 
-class Batches(Protocol):
-    """The order of training, in windows of an epoch that are planned one after another."""
+class Batches(ABC):
+    """The order of training, in windows of an epoch that are planned one after another.
 
-    plan_name: str
-    micro_tokens: int  # tokens a side of a pass at most
-
-    @property
-    def limits(self) -> BatchLimits:
-        """What decides the steps, with the corpus."""
-
-    @property
-    def n_windows(self) -> int:
-        """Of an epoch."""
-
-    @property
-    def longest(self) -> int:
-        """Tokens of the longest side."""
-
-    @property
-    def pass_tokens(self) -> int:
-        """Tokens a side of the largest pass, which one long pair may exceed."""
-
-    @property
-    def n_passes(self) -> int:
-        """Passes of a full step, where no padding is computed."""
-
-    def plan(self, epoch: int, at: EpochState = BEGINNING) -> list[Step]:
-        """The steps of a window that are left."""
-
-    def passes(self, step: Step, *, padded: bool) -> list[Rows]:
-        """A step divided into what this machine computes at a time. padded: whether it computes padding too."""
-
-    def drawn_after(self, epoch: int, at: EpochState = BEGINNING, *, step: int) -> Drawn | None:
-        """Of a mix: what is drawn when the epoch ends, which it does at this step."""
-
-    @property
-    def stages(self) -> Mapping[int, str]:
-        """Of a mix: what begins after a step, by the step."""
-
-    def facts(self) -> dict[str, str]:
-        """Facts for the model's card, before training."""
-
-    def facts_at(self, epoch: int, at: EpochState, *, step: int) -> dict[str, str]:
-        """Facts for the model's card, at this step of the epoch."""
-
-    def with_micro_tokens(self, micro_tokens: int) -> "Batches":
-        """The same steps, divided into passes of this many tokens a side."""
-
-    def heaviest(self, *, padded: bool) -> list[Rows]:
-        """The passes that need the most memory."""
-
-    def workload(self, step: Step) -> Workload:
-        """Tokens of these rows, and pairs of them that attention compares."""
-
-    def lines(self, step: Step) -> list[int]:
-        """Where these rows stood in the training text."""
-
-    def named(self, lines: Sequence[int]) -> str:
-        """Some of `lines` for the user to read."""
-
-    def collate(self, rows: Rows) -> Batch:
-        """The batch of these rows."""
-
-
-# Of a full step: each group has pairs of like lengths, so that passes that compute padding have little of it, and a
-# step has groups of many lengths, so that its gradient is not one of long or of short sentences.
-GROUPS_OF_STEP = 16
-# Where padding is computed, longer passes would hold lengths too unlike: at an eighth of a step, 81 to 93 % of what is
-# computed is real; at all of it, half.
-PADDED_SHARE, MIN_PADDED_TOKENS = 8, 1024
-LOOK_AHEAD = 256  # pairs among which one is looked for that fits where the next one does not
-
-
-class OneText:
-    """Batches without a mix, of which there is nothing to draw in shares."""
-
-    stages: Mapping[int, str] = MappingProxyType({})
-
-    def drawn_after(self, epoch: int, at: EpochState = BEGINNING, *, step: int) -> Drawn | None:
-        """Of a mix: what is drawn when the epoch ends, which it does at this step."""
-        return None
-
-    def facts(self) -> dict[str, str]:
-        """As `Batches.facts`."""
-        return {}
-
-    def facts_at(self, epoch: int, at: EpochState, *, step: int) -> dict[str, str]:
-        """As `Batches.facts_at`."""
-        return {}
-
-
-class TokenBatches(OneText):
-    """The order of training: which pairs form which step of which epoch.
-
-    A step holds at most `max_src_tokens` and `max_tgt_tokens` real tokens, special symbols counted, and is filled until
-    none of the next pairs fits; a pair that is longer than the limits is a step by itself. The steps of an epoch depend
-    on the corpus, the limits, seed and epoch only, never on the machine: `micro_tokens` decides how a step is divided.
-    If limits or seed change in the middle of an epoch, the new ones apply to the pairs that are left of it.
+    plan_name: kept in checkpoints. stages: of a mix, what begins after a step, by the step. micro_tokens: tokens a side
+    of a pass at most.
     """
 
     plan_name = REAL_TOKENS
+    stages: Mapping[int, str] = MappingProxyType({})
 
-    def __init__(
-        self,
-        corpus: ParallelCorpus | Lengths,
-        special: SpecialIds,
-        *,
-        max_src_tokens: int,
-        max_tgt_tokens: int,
-        micro_tokens: int,
-        seed: int,
-        key: tuple[int, ...] = (),
-    ):
-        """key: draws another order than that of seed and epoch alone."""
+    def __init__(self, corpus: TrainingCorpus | Lengths, special: SpecialIds, limits: BatchLimits):
         self._corpus: Any = corpus  # lengths alone are planned, but not collated
-        self._special, self._key = special, key
-        src, tgt = corpus.lengths
-        # With eos, with bos. numpy sorts 16-bit numbers by their digits, many times as fast as longer ones.
-        smallest = np.uint16 if max(src.max(initial=0), tgt.max(initial=0)) < 2**16 - 1 else np.int32
-        self._src_lengths, self._tgt_lengths = (src + 1).astype(smallest), (tgt + 1).astype(smallest)
-        self._limits = BatchLimits(max_src_tokens, max_tgt_tokens, None, seed)
-        self.micro_tokens = micro_tokens
+        self._special, self._limits = special, limits._replace(micro_tokens=None)
+        self.micro_tokens = limits.micro_tokens or limits.most
 
     @property
     def limits(self) -> BatchLimits:
@@ -210,23 +117,125 @@ class TokenBatches(OneText):
 
     @property
     def n_windows(self) -> int:
-        """One: an epoch is planned as a whole."""
+        """Of an epoch."""
         return 1
 
     @property
+    @abstractmethod
     def longest(self) -> int:
         """Tokens of the longest side."""
-        return int(max(self._src_lengths.max(), self._tgt_lengths.max()))
 
     @property
     def pass_tokens(self) -> int:
         """Tokens a side of the largest pass, which one long pair may exceed."""
-        return tokens_of_pass(self.limits, self.micro_tokens, self.longest)
+        return self._tokens_of_pass(padded=False)
 
     @property
     def n_passes(self) -> int:
         """Passes of a full step, where no padding is computed."""
         return -(-self.limits.most // self.pass_tokens)
+
+    @abstractmethod
+    def plan(self, epoch: int, at: EpochState = BEGINNING) -> list[Step]:
+        """The steps of a window that are left."""
+
+    @abstractmethod
+    def heaviest(self, *, padded: bool) -> list[Rows]:
+        """The passes that need the most memory: of the most tokens, and of the longest pair."""
+
+    def drawn_after(self, epoch: int, at: EpochState = BEGINNING, *, step: int) -> Drawn | None:
+        """Of a mix: what is drawn when the epoch ends, which it does at this step."""
+        return None
+
+    def facts(self) -> dict[str, str]:
+        """Facts for the model's card, before training."""
+        return {}
+
+    def facts_at(self, epoch: int, at: EpochState, *, step: int) -> dict[str, str]:
+        """Facts for the model's card, at this step of the epoch."""
+        return {}
+
+    def with_micro_tokens(self, micro_tokens: int) -> Self:
+        """The same steps, divided into passes of this many tokens a side."""
+        other = copy.copy(self)
+        other.micro_tokens = micro_tokens
+        return other
+
+    def passes(self, step: Step, *, padded: bool) -> list[Rows]:
+        """A step divided into what this machine computes at a time. padded: whether padding is computed, and counts."""
+        rows = np.concatenate(step)
+        pieces = _pieces(*self._lengths(rows), self._tokens_of_pass(padded=padded), padded=padded)
+        return [rows[places] for places in pieces]
+
+    def _tokens_of_pass(self, *, padded: bool) -> int:
+        """Tokens a side of the passes into which a step is divided: equal shares, with room for one pair more.
+
+        Without that room, a pair at each border would make one pass more than needed: a GPU's passes have one size.
+        """
+        most, micro_tokens = self.limits.most, self.micro_tokens
+        if padded:
+            return min(micro_tokens, max(MIN_PADDED_TOKENS, most // PADDED_SHARE))
+        if micro_tokens >= most:
+            return most
+        n_passes = -(-most // max(1, micro_tokens - self.longest))
+        return min(micro_tokens, -(-most // n_passes) + self.longest)
+
+    def _lengths(self, rows: Rows) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Tokens of each side of these rows, with eos, with bos."""
+        src, tgt = (1 + self._corpus.lengths_of(side, rows) for side in SIDES)
+        return src, tgt
+
+    def workload(self, step: Step) -> Workload:
+        """Tokens of these rows, and pairs of them that attention compares; no padding."""
+        src, tgt = (lengths.astype(np.int64) for lengths in self._lengths(np.concatenate(step)))
+        return Workload(*map(int, (src.sum(), tgt.sum(), src @ src, tgt @ tgt, src @ tgt)))
+
+    def lines(self, step: Step) -> list[int]:
+        """Where these rows stood in the training text, counted from 1 through all of its files."""
+        return sorted(self._corpus.lines_of(np.concatenate(step)).tolist())
+
+    def named(self, lines: Sequence[int]) -> str:
+        """Some of `lines` for the user to read, each by its number in its file."""
+        by_file: dict[str, list[str]] = {}
+        for file, number in map(self._corpus.place, lines):
+            by_file.setdefault(file, []).append(f"{number:,}")
+        return " and ".join(f"lines {', '.join(of)} of {file or 'the training text'}" for file, of in by_file.items())
+
+    def collate(self, rows: Rows) -> Batch:
+        """The batch of these rows. HeedError if the corpus on disk is no longer what it was."""
+        src, tgt = (self._corpus.end_to_end(side, rows) for side in SIDES)
+        return batch_of(src, tgt, self._special, rows)
+
+
+class TokenBatches(Batches):
+    """The order of training: which pairs form which step of which epoch.
+
+    A step holds at most `max_src_tokens` and `max_tgt_tokens` real tokens, special symbols counted, and is filled until
+    none of the next pairs fits; a pair that is longer than the limits is a step by itself. The steps of an epoch depend
+    on the corpus, the limits, seed and epoch only, never on the machine: `micro_tokens` decides how a step is divided.
+    If limits or seed change in the middle of an epoch, the new ones apply to the pairs that are left of it.
+    """
+
+    def __init__(
+        self,
+        corpus: ParallelCorpus | Lengths,
+        special: SpecialIds,
+        limits: BatchLimits,
+        *,
+        key: tuple[int, ...] = (),
+    ):
+        """key: draws another order than that of seed and epoch alone."""
+        super().__init__(corpus, special, limits)
+        self._key = key
+        src, tgt = corpus.lengths
+        # With eos, with bos. numpy sorts 16-bit numbers by their digits, many times as fast as longer ones.
+        smallest = np.uint16 if max(src.max(initial=0), tgt.max(initial=0)) < 2**16 - 1 else np.int32
+        self._src_lengths, self._tgt_lengths = (src + 1).astype(smallest), (tgt + 1).astype(smallest)
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest side."""
+        return int(max(self._src_lengths.max(), self._tgt_lengths.max()))
 
     def plan(self, epoch: int, at: EpochState = BEGINNING) -> list[Step]:
         """The steps of the epoch that are left; it is one window."""
@@ -292,26 +301,16 @@ class TokenBatches(OneText):
         window[ahead] = np.concatenate([window[ahead][taken], window[ahead][~taken]])
         return size + int(taken.sum())
 
-    def with_micro_tokens(self, micro_tokens: int) -> "TokenBatches":
-        """The same steps, divided into passes of this many tokens a side."""
-        other = copy.copy(self)
-        other.micro_tokens = micro_tokens
-        return other
-
     def _with_limits(self, limits: BatchLimits) -> "TokenBatches":
         other = copy.copy(self)
         other._limits = limits
         return other
 
-    def passes(self, step: Step, *, padded: bool) -> list[Rows]:
-        """A step divided into passes of like lengths. padded: whether padding is computed, and counts."""
-        return self._divided(np.concatenate(step), padded=padded)
-
     def heaviest(self, *, padded: bool) -> list[Rows]:
         """The passes that need the most memory: of the most tokens, and of the longest pair."""
         src, tgt = self._src_lengths, self._tgt_lengths
         if padded:
-            passes = self._divided(np.arange(len(src), dtype=np.uint32), padded=True)
+            passes = self.passes([np.arange(len(src), dtype=np.uint32)], padded=True)
             longest = [int(src[rows].max()) + int(tgt[rows].max()) for rows in passes]
             tokens = [len(rows) * most for rows, most in zip(passes, longest, strict=True)]
             return [passes[int(np.argmax(tokens))], passes[int(np.argmax(longest))]]
@@ -323,42 +322,8 @@ class TokenBatches(OneText):
         limit = self.pass_tokens
         return [order[: max(1, _n_fitting(src[order], tgt[order], limit, limit))].astype(np.uint32) for order in orders]
 
-    def _divided(self, rows: Rows, *, padded: bool) -> list[Rows]:
-        limit = tokens_of_pass(self.limits, self.micro_tokens, self.longest, padded=padded)
-        pieces = pieces_of(self._src_lengths[rows], self._tgt_lengths[rows], limit, padded=padded)
-        return [rows[places] for places in pieces]
-
-    def workload(self, step: Step) -> Workload:
-        """Tokens of these rows, eos and bos included, and pairs of them that attention compares; no padding."""
-        rows = np.concatenate(step)
-        src, tgt = (lengths[rows].astype(np.int64) for lengths in (self._src_lengths, self._tgt_lengths))
-        return Workload(*map(int, (src.sum(), tgt.sum(), src @ src, tgt @ tgt, src @ tgt)))
-
-    def lines(self, step: Step) -> list[int]:
-        """Where these rows stood in the training text, counted from 1 through all of its files."""
-        return sorted(self._corpus.lines_of(np.concatenate(step)).tolist())
-
-    def named(self, lines: Sequence[int]) -> str:
-        """Some of `lines` for the user to read, each by its number in its file."""
-        return lines_named(lines, self._corpus.place)
-
-    def collate(self, rows: Rows) -> Batch:
-        """The batch of these rows. HeedError if the corpus on disk is no longer what it was."""
-        src, tgt = (self._corpus.end_to_end(side, rows) for side in SIDES)
-        return batch_of(src, tgt, self._special, rows)
-
-
-def tokens_of_pass(limits: BatchLimits, micro_tokens: int, longest: int, *, padded: bool = False) -> int:
-    """Tokens a side of the passes into which a step is divided: equal shares, with room for one pair more.
-
-    Without that room, a pair at each border would make one pass more than needed: a GPU's passes have one size.
-    """
-    if padded:
-        return min(micro_tokens, max(MIN_PADDED_TOKENS, limits.most // PADDED_SHARE))
-    if micro_tokens >= limits.most:
-        return limits.most
-    n_passes = -(-limits.most // max(1, micro_tokens - longest))
-    return min(micro_tokens, -(-limits.most // n_passes) + longest)
+    def _lengths(self, rows: Rows) -> tuple[NDArray[Any], NDArray[Any]]:
+        return self._src_lengths[rows], self._tgt_lengths[rows]
 
 
 def _n_fitting(src: NDArray[Any], tgt: NDArray[Any], src_limit: int, tgt_limit: int) -> int:
@@ -367,7 +332,7 @@ def _n_fitting(src: NDArray[Any], tgt: NDArray[Any], src_limit: int, tgt_limit: 
     return min(int(np.searchsorted(np.cumsum(n, dtype=np.int64), limit, side="right")) for n, limit in sides)
 
 
-def pieces_of(src: NDArray[Any], tgt: NDArray[Any], limit: int, *, padded: bool) -> list[NDArray[np.int64]]:
+def _pieces(src: NDArray[Any], tgt: NDArray[Any], limit: int, *, padded: bool) -> list[NDArray[np.int64]]:
     """Places of pairs of these lengths, in pieces whose sides stay within the limit; a longer pair is one by itself.
 
     padded: sides count with padding, so a piece has pairs of like lengths; without, each has pairs of every length, so
@@ -396,11 +361,3 @@ def padded_slices(src: NDArray[Any], tgt: NDArray[Any], src_limit: int, tgt_limi
         size = max(1, int(fits.argmin()) if not fits.all() else len(fits))
         yield slice(start, start + size)
         start += size
-
-
-def lines_named(lines: Sequence[int], place: Callable[[int], tuple[str, int]]) -> str:
-    """Lines for the user to read, each by its number in its file. place: gives both."""
-    by_file: dict[str, list[str]] = {}
-    for file, number in map(place, lines):
-        by_file.setdefault(file, []).append(f"{number:,}")
-    return " and ".join(f"lines {', '.join(of)} of {file or 'the training text'}" for file, of in by_file.items())

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,39 +31,6 @@ CHUNK_PAIRS = 4096  # written at a time
 CHUNK_NUMBERS = 2**22  # checked at a time
 ID_TYPES = ("uint16", "uint32")
 Texts = Sequence[Sequence[Any]]  # a name of a file and its number of lines, of each
-
-
-class TrainingCorpus(Protocol):
-    """The facts of a corpus that a run asks for, whether it is read from one folder or from shards."""
-
-    @property
-    def fingerprint(self) -> str:
-        """Of all ids."""
-
-    @property
-    def longest(self) -> tuple[int, int]:
-        """The ids of its longest side, and the line of that pair."""
-
-    def __len__(self) -> int:
-        """Number of pairs."""
-
-    def counts(self, side: str, *, vocab_size: int) -> NDArray[np.int64]:
-        """How often each id occurs among the sources ("src") or targets ("tgt")."""
-
-    def length_counts(self) -> NDArray[np.int64]:
-        """(pair of lengths, 4): a source's ids, its target's, how many pairs have these, the first one's line."""
-
-    def end_to_end(self, side: str, rows: NDArray[Any]) -> tuple[NDArray[np.unsignedinteger], NDArray[np.int64]]:
-        """The ids of these pairs' sources ("src") or targets ("tgt"), one sentence behind the other; their lengths."""
-
-    def lengths_of(self, side: str, rows: NDArray[Any]) -> NDArray[np.int64]:
-        """Number of ids of these pairs' sources or targets."""
-
-    def lines_of(self, rows: NDArray[Any]) -> NDArray[Any]:
-        """The line of each of these pairs, counted from 1 through all text files."""
-
-    def place(self, line: int) -> tuple[str, int]:
-        """The file in which a line of a pair stands, and its number there."""
 
 
 class ParallelCorpus:
@@ -205,15 +172,6 @@ def place_of_line(texts: Texts, line: int) -> tuple[str, int]:
             return name, line
         line -= n_lines
     return "", line
-
-
-def file_of_line(texts: Texts, line: int) -> int:
-    """Which of `texts`, counted from 0, has this line."""
-    for number, (_, n_lines) in enumerate(texts):
-        if line <= n_lines:
-            return number
-        line -= n_lines
-    return len(texts)
 
 
 def _texts(recorded: Any) -> Texts:

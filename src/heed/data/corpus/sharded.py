@@ -165,10 +165,9 @@ class ShardedCorpus:
             ids[np.repeat(begin[shards == number], of_shard) + within] = ids_of_shard
         return ids, lengths
 
-    def mean_length(self, shards: range) -> float:
-        """The mean number of ids of the longer side of these shards' pairs."""
-        n_pairs = int(self.starts[shards.stop] - self.starts[shards.start])
-        return sum(self._n_longer[shards.start : shards.stop]) / max(1, n_pairs)
+    def n_longer(self, shards: range) -> int:
+        """The ids of the longer sides of all pairs of these shards."""
+        return sum(self._n_longer[shards.start : shards.stop])
 
     def lengths_of(self, side: str, rows: NDArray[Any]) -> NDArray[np.int64]:
         """As `ParallelCorpus.lengths_of`, of pairs numbered through all shards."""
@@ -191,6 +190,9 @@ class ShardedCorpus:
     def _shards_of(self, rows: NDArray[Any]) -> NDArray[np.int64]:
         found: NDArray[np.int64] = np.searchsorted(self.starts, rows, side="right") - 1
         return found
+
+
+TrainingCorpus = ParallelCorpus | ShardedCorpus
 
 
 def is_whole(shard: Path, manifest_sha256: str) -> bool:

@@ -11,8 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from heed.data.corpus.shard import ParallelCorpus, TrainingCorpus, join_shards, write_corpus
-from heed.data.corpus.sharded import INDEX, ShardedCorpus, write_index
+from heed.data.corpus.shard import ParallelCorpus, join_shards, write_corpus
+from heed.data.corpus.sharded import INDEX, ShardedCorpus, TrainingCorpus, write_index
 from heed.data.inspection.repetitions import repetitions_of_shards
 from heed.data.preparation.encoding import Encoder, Tally, check_unknown, merged_unknown
 from heed.data.preparation.plan import (
