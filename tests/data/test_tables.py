@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from heed.data.reading.columns import Sources, examine
-from heed.data.reading.pairs import PairRange, PairReader, TrainingText, read_pairs, read_sides
-from heed.data.reading.rows import Columns, Range
+from heed.data.reading.columns import examine
+from heed.data.reading.pairs import Sources, TrainingText, read_pairs, read_sides
+from heed.data.reading.rows import Columns
 from heed.data.settings import DataSettings
 from heed.errors import HeedError
+from heed.leases.plan import Range
 
 DOG, CAT = ("a dog", "ein Hund"), ("a cat", "eine Katze")
 
@@ -57,8 +58,8 @@ def test_rows_of_csv_are_those_of_pythons_writer_wherever_reading_begins(tmp_pat
     with path.open("w", newline="") as file:
         csv.writer(file).writerows([("en", "de"), *rows])
         file.write('open,"quote\n' + "x" * 200_000)
-    with closing(PairReader([[str(path)]], ("en", "de"))) as reader:
-        found = [pair for *_, pair in reader.read([PairRange(0, 20, 22, (0,)), PairRange(0, 0, 20, (0,))])]
+    with closing(Sources([[str(path)]], Columns(("en", "de")))) as sources:
+        found = [pair for _, pair in sources.pairs([Range(0, 20, 22), Range(0, 0, 20)])]
     expected = [(src, tgt.replace("\n", " ")) for src, tgt in rows]
     assert str(found.pop(21)) == "not CSV (field larger than field limit (131072))"
     assert found == [*expected[19:], *expected[:19]]
@@ -93,8 +94,8 @@ def test_parquet_of_other_programs_is_read_and_becomes_json(tmp_path):
     ):
         assert examine(path, columns, every=9, before=0).rows == 2
         for output in ("text", "jsonl", "parquet"):
-            with closing(Sources([path], Columns(columns), output=output)) as sources:
-                (rows,) = sources.read([Range(0, 0, 2, 0)])
+            with closing(Sources([[path]], Columns(columns), output=output)) as sources:
+                (rows,) = sources.read([Range(0, 0, 2)])
             assert rows.texts == texts
             if output == "jsonl":
                 found = json.loads(_json(rows.content[0]))

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
 
@@ -90,6 +90,62 @@ class InputWatch:
                 self._known[one.name] = now
 
 
+class Range(NamedTuple):
+    """Rows of one source. offsets: the byte that the first of them begins at, in each file's unpacked content."""
+
+    source: int
+    first: int
+    rows: int
+    offsets: tuple[int, ...] = (0, 0)
+
+
+class Examined(NamedTuple):
+    """A source, read to its end: its files, side by side. starts: the offsets of the rows at which parts begin."""
+
+    files: tuple[Input, ...]
+    starts: dict[int, tuple[int, ...]]
+
+    @property
+    def rows(self) -> int:
+        """Of each of its files."""
+        return self.files[0].rows
+
+    def offsets(self, row: int) -> tuple[int, ...]:
+        """The bytes that it begins at, in each file; of Parquet, which needs none, 0."""
+        return self.starts.get(row, (0,) * len(self.files))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Sources, each of files side by side, and the ranges of rows of each part."""
+
+    sources: tuple[tuple[Input, ...], ...]
+    parts: tuple[tuple[Range, ...], ...]
+
+    @property
+    def rows(self) -> int:
+        """Of all sources."""
+        return sum(files[0].rows for files in self.sources)
+
+    def rows_of(self, part: int) -> int:
+        """The number of rows of a part."""
+        return sum(rows.rows for rows in self.parts[part])
+
+    @property
+    def names(self) -> list[list[str]]:
+        """The files of each source."""
+        return [[file.name for file in files] for files in self.sources]
+
+    @property
+    def files(self) -> list[Input]:
+        """Of all sources."""
+        return list(chain(*self.sources))
+
+    def files_of(self, part: int) -> list[Input]:
+        """The files that a part is made of."""
+        return [file for rows in self.parts[part] for file in self.sources[rows.source]]
+
+
 def row_ranges(
     sizes: Sequence[int], part_rows: int, *, apart: Collection[int] = ()
 ) -> Iterator[list[tuple[int, int, int]]]:
@@ -114,39 +170,40 @@ def row_ranges(
         yield ranges
 
 
-def refuse_too_many(n_rows: int, part_rows: int, *, words: tuple[str, str], setting: str) -> None:
-    """HeedError for more than MAX_PARTS parts. words: for rows and parts. setting: that of `part_rows`."""
+def make_parts(
+    sources: Sequence[Examined], part_rows: int, *, words: tuple[str, str], setting: str, apart: Collection[int] = ()
+) -> tuple[tuple[Range, ...], ...]:
+    """The ranges of each part, as `row_ranges` gives them.
+
+    HeedError for more than MAX_PARTS parts. words: for rows and parts. setting: that of `part_rows`.
+    """
+    n_rows = sum(source.rows for source in sources)
     if (n_parts := -(-n_rows // part_rows)) > MAX_PARTS:
         raise HeedError(
             f"{n_rows:,} {words[0]} make {n_parts:,} {words[1]}, more than {MAX_PARTS:,}; set {setting} to "
             f"{-(-n_rows // MAX_PARTS):,} or more."
         )
+    return tuple(
+        tuple(Range(number, first, rows, sources[number].offsets(first)) for number, first, rows in ranges)
+        for ranges in row_ranges([source.rows for source in sources], part_rows, apart=apart)
+    )
 
 
-def check_parts(
-    parts: Sequence[Sequence[tuple[int, int, int, tuple[int, ...]]]],
-    sources: Sequence[Sequence[Input]],
-    part_rows: int,
-    *,
-    has_lines: Callable[[str], bool],
-    apart: Collection[int] = (),
-) -> None:
-    """ValueError unless parts of ranges, (source, first row, rows, the byte in each of its files), can be a plan's.
+def check_parts(plan: Plan, part_rows: int, *, has_lines: Callable[[str], bool], apart: Collection[int] = ()) -> None:
+    """ValueError unless the parts of a plan are all rows of its sources once and in order, as `make_parts` makes them.
 
-    They are all rows once and in order, as `row_ranges` gives them, and those of files with lines begin one after the
-    other. sources: each of files side by side.
+    Those of files with lines begin one after the other.
     """
-    expected = row_ranges([files[0].rows for files in sources], max(1, part_rows), apart=apart)
-    is_whole = all([tuple(rows[:3]) for rows in part] == next(expected, None) for part in parts) and not any(expected)
-    if not is_whole or any(file.rows != files[0].rows for files in sources for file in files):
+    expected = row_ranges([files[0].rows for files in plan.sources], max(1, part_rows), apart=apart)
+    is_whole = all([tuple(rows[:3]) for rows in part] == next(expected, None) for part in plan.parts)
+    if not is_whole or any(expected) or any(file.rows != files[0].rows for files in plan.sources for file in files):
         raise ValueError("its parts are not all rows of its inputs, each row once and in order")
-    least: dict[str, int] = {}
-    for source, first, rows, offsets in chain.from_iterable(parts):
-        for side, (file, offset) in enumerate(zip(sources[source], offsets, strict=True)):
-            place = f"{source} {side}"
-            if has_lines(file.name) and (offset < least.get(place, 0) or (first == 0 and offset != 0)):
+    least: dict[tuple[int, int], int] = {}
+    for source, first, rows, offsets in chain.from_iterable(plan.parts):
+        for side, (file, offset) in enumerate(zip(plan.sources[source], offsets, strict=True)):
+            if has_lines(file.name) and (offset < least.get((source, side), 0) or (first == 0 and offset != 0)):
                 raise ValueError(f"row {first + 1:,} of {file.name} does not begin at byte {offset:,}")
-            least[place] = offset + rows  # a line has an end, at least
+            least[source, side] = offset + rows  # a line has an end, at least
 
 
 def counted(n: int, noun: str) -> str:

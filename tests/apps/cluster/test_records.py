@@ -14,11 +14,13 @@ from hypothesis import strategies as st
 
 from heed.apps.cluster.plan import Work, make_plan
 from heed.apps.cluster.writers import writer_of
-from heed.data.reading.columns import Sources, examine
+from heed.data.reading.columns import examine
 from heed.data.reading.json_lines import MAX_KEYS, infer_schema, schema_of
 from heed.data.reading.lines import MAX_LINE_BYTES, lines_of_pieces
-from heed.data.reading.rows import Columns, Range
+from heed.data.reading.pairs import Sources
+from heed.data.reading.rows import Columns
 from heed.errors import HeedError
+from heed.leases.plan import Range
 from heed.leases.storage import open_file, unpacked
 
 WORDS = st.text(st.characters(exclude_categories=("Cs", "Cc"), exclude_characters="\ufeff"), max_size=12)
@@ -35,7 +37,7 @@ def packed(content: bytes, ending: str) -> bytes:
 def rows_by_part(names, part_lines):
     work = Work("translate", "model", "hash", {}, "fp32", Columns(("text",)), "jsonl", part_lines)
     plan = make_plan(names, work)
-    sources = Sources(names, work.columns, output="jsonl")
+    sources = Sources([[name] for name in names], work.columns, output="jsonl")
     parts = [list(chain.from_iterable(rows.content for rows in sources.read(part))) for part in plan.parts]
     sources.close()
     return parts
@@ -43,7 +45,7 @@ def rows_by_part(names, part_lines):
 
 def only_batch(path):
     work = Work("translate", "model", "hash", {}, "fp32", Columns(("text",)), "jsonl", 10)
-    sources = Sources([str(path)], work.columns, output="jsonl")
+    sources = Sources([[str(path)]], work.columns, output="jsonl")
     (rows,) = sources.read(make_plan([str(path)], work).parts[0])
     sources.close()
     return rows
@@ -57,9 +59,9 @@ def test_rows_are_written_by_the_columns_that_are_read_and_whatever_else_they_ho
     columns = ("text", "translation")
     written = {}
     for output in ("text", "jsonl"):
-        sources = Sources([str(tmp_path / "rows.jsonl")], Columns(columns), output=output)
+        sources = Sources([[str(tmp_path / "rows.jsonl")]], Columns(columns), output=output)
         writer = writer_of(tmp_path / output, output)
-        (rows,) = sources.read([Range(0, 0, 3, 0)])
+        (rows,) = sources.read([Range(0, 0, 3)])
         writer.add(rows, [0, 1, 2], {"score": [0.5, 0.25, 1.0]})
         writer.close()
         sources.close()
@@ -94,9 +96,9 @@ def test_parquet_without_the_columns_or_with_damaged_pages_is_one_line(tmp_path)
     content = bytearray(path.read_bytes())
     content[40:400] = b"\xff" * 360
     path.write_bytes(content)
-    sources = Sources([str(path)], Columns(("en",)), output="jsonl")
+    sources = Sources([[str(path)]], Columns(("en",)), output="jsonl")
     with pytest.raises(HeedError, match=r"pairs\.parquet: damaged or not a Parquet file \("):
-        list(sources.read([Range(0, 0, 2_000, 0)]))
+        list(sources.read([Range(0, 0, 2_000)]))
     sources.close()
 
 
@@ -105,8 +107,8 @@ def test_of_parquet_only_the_columns_that_are_needed_are_decoded(tmp_path):
     parquet = pytest.importorskip("pyarrow.parquet")
     times = arrow.array([1], arrow.timestamp("ns"))  # which Python's datetime does not hold
     parquet.write_table(arrow.table({"text": ["a"], "at": times}), tmp_path / "rows.parquet")
-    sources = Sources([str(tmp_path / "rows.parquet")], Columns(("text",)), output="text")
-    (rows,) = sources.read([Range(0, 0, 1, 0)])
+    sources = Sources([[str(tmp_path / "rows.parquet")]], Columns(("text",)), output="text")
+    (rows,) = sources.read([Range(0, 0, 1)])
     sources.close()
     assert (rows.texts, rows.content) == ([("a",)], [{"text": "a"}])
 
@@ -207,13 +209,15 @@ def test_rows_of_json_with_thousands_of_keys_are_bad_rows_and_no_columns(tmp_pat
 READING = """
 import sys, tracemalloc
 import pyarrow
-from heed.data.reading.columns import Sources, examine
-from heed.data.reading.rows import Columns, Range
+from heed.data.reading.columns import examine
+from heed.data.reading.pairs import Sources
+from heed.data.reading.rows import Columns
+from heed.leases.plan import Range
 name, output = sys.argv[1:]
-sources = Sources([name], Columns(("text",)), output=output)
+sources = Sources([[name]], Columns(("text",)), output=output)
 n_rows = examine(name, ("text",), every=10, before=0).rows
 tracemalloc.start()
-faults = [fault for rows in sources.read([Range(0, 0, n_rows, 0)]) for fault in rows.faults.values()]
+faults = [fault for rows in sources.read([Range(0, 0, n_rows)]) for fault in rows.faults.values()]
 sources.close()
 print(len(faults), (pyarrow.default_memory_pool().max_memory() + tracemalloc.get_traced_memory()[1]) // 2**20)
 print((faults or [None])[0])

@@ -15,9 +15,9 @@ from heed.apps.cluster.plan import (
     ADDED,
     ERRORS,
     SUCCESS,
-    Plan,
     Task,
     Work,
+    WorkPlan,
     agreed_plan,
     columns_of,
     inputs_of,
@@ -90,7 +90,7 @@ def _make(options: ShardOptions, report: Report) -> bool:
     names, work = _work(options, report)
     plan = agreed_plan(options.out, names, work, report)
     inputs = InputWatch()
-    inputs.check(plan.inputs)
+    inputs.check(plan.files)
     started = time.monotonic()
     job = Job(
         plan=plan,
@@ -105,7 +105,7 @@ def _make(options: ShardOptions, report: Report) -> bool:
     outcome = job.run(range(len(plan.parts)), workforce)
     _say_end(options, outcome, time.monotonic() - started, report)
     job.refuse_given_up(outcome)
-    inputs.check(plan.inputs)
+    inputs.check(plan.files)
     return _finish(options.out, plan, outcome, report)
 
 
@@ -192,7 +192,7 @@ def _loading(options: ShardOptions) -> Loading:
 
 @dataclass(frozen=True)
 class _Progress:
-    plan: Plan
+    plan: WorkPlan
     started: float
     workforce: Workforce
 
@@ -230,7 +230,7 @@ def _cost(options: ShardOptions, thread_seconds: float) -> str:
     return f"{hours:,.3f} {unit}-hours{money}" if hours < 10 else f"{hours:,.0f} {unit}-hours{money}"
 
 
-def _finish(out: str, plan: Plan, outcome: Outcome, report: Report) -> bool:
+def _finish(out: str, plan: WorkPlan, outcome: Outcome, report: Report) -> bool:
     """Writes _SUCCESS if the parts of all shares are there, which is returned.
 
     What killed workers left half-written is removed.

@@ -12,26 +12,28 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field
 
 from heed.config import shown
-from heed.data.reading.columns import examine_input, format_of, has_lines
+from heed.data.reading.columns import examine, format_of, has_lines
 from heed.data.reading.json_lines import JsonReader, infer_schema, text_schema
 from heed.data.reading.parquet import common_schema
-from heed.data.reading.rows import FORMATS, Columns, Format, Range
+from heed.data.reading.rows import FORMATS, Columns, Format
 from heed.data.reading.tables import TableReader
 from heed.errors import HeedError
 from heed.leases.plan import (
     PLAN,
     Count,
+    Examined,
     Input,
+    Plan,
     PlanFile,
+    Range,
     Seconds,
     check_parts,
     counted,
     differences,
+    make_parts,
     planning,
     read_plan_file,
     read_sidecar,
-    refuse_too_many,
-    row_ranges,
     write_plan_file,
 )
 from heed.leases.storage import facts, is_url, joined, matching
@@ -72,20 +74,10 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """Inputs, what is done with them, and the ranges of rows of each part."""
+class WorkPlan(Plan):
+    """A plan whose sources are one file each, and what is done with them."""
 
-    inputs: tuple[Input, ...]
     work: Work
-    parts: tuple[tuple[Range, ...], ...]
-
-    @property
-    def rows(self) -> int:
-        return sum(one.rows for one in self.inputs)
-
-    def rows_of(self, part: int) -> int:
-        """The number of rows of a part."""
-        return sum(rows.rows for rows in self.parts[part])
 
     def name_of(self, part: int) -> str:
         """The file name of a part."""
@@ -100,7 +92,7 @@ class Plan:
         work = self.work
         return {
             "task": work.task,
-            "inputs": {one.name: {"bytes": one.n_bytes, "hash": one.digest, "rows": one.rows} for one in self.inputs},
+            "inputs": {one.name: {"bytes": one.n_bytes, "hash": one.digest, "rows": one.rows} for one in self.files},
             "model": work.manifest,
             "settings": work.settings,
             **({} if work.sampling is None else {"sampling": work.sampling}),
@@ -141,7 +133,7 @@ class _PlanFile(PlanFile):
     columns: _ColumnFacts
     output: Format
     part_lines: int
-    parts: tuple[tuple[Range, ...], ...]
+    parts: tuple[tuple[tuple[int, int, int, int], ...], ...]  # input, first row, rows, offset
 
 
 class Sidecar(BaseModel):
@@ -231,39 +223,34 @@ def _names_in(names: Sequence[str], columns: Sequence[str]) -> list[str]:
     return list(there)
 
 
-def make_plan(names: Sequence[str], work: Work) -> Plan:
+def make_plan(names: Sequence[str], work: Work) -> WorkPlan:
     """The plan of these inputs, all of which are read to their ends.
 
     HeedError if one is damaged, or if there is no row.
     """
-    inputs, starts, before = [], [], 0
+    found, before = list[Examined](), 0
     for name in names:
-        one, offsets = examine_input(name, work.columns.read, every=work.part_lines, before=before)
-        inputs.append(one)
-        starts.append(offsets)
-        before += one.rows
+        found.append(examine(name, work.columns.read, every=work.part_lines, before=before))
+        before += found[-1].rows
     if before == 0:
         raise HeedError(f"{names[0]}{' and the others' if len(names) > 1 else ''}: no row to {work.task}.")
-    refuse_too_many(before, work.part_lines, words=("rows", "parts"), setting="--part-lines")
-    parts = (
-        tuple(Range(number, first, rows, starts[number].get(first, 0)) for number, first, rows in ranges)
-        for ranges in row_ranges([one.rows for one in inputs], work.part_lines)
-    )
-    return Plan(tuple(inputs), work, tuple(parts))
+    parts = make_parts(found, work.part_lines, words=("rows", "parts"), setting="--part-lines")
+    return WorkPlan(tuple(one.files for one in found), parts, work)
 
 
-def write_plan(out: str, plan: Plan) -> None:
+def write_plan(out: str, plan: WorkPlan) -> None:
     """Writes plan.json, whole."""
     content = {
         **plan.identity(),
-        "inputs": [vars(one) for one in plan.inputs],
+        "inputs": [vars(one) for one in plan.files],
         "model": {"folder": plan.work.model, "manifest_sha256": plan.work.manifest},
         "columns": {"read": plan.work.columns.read, "schema": plan.work.columns.schema, "prefix": plan.work.prefix},
     }
-    write_plan_file(joined(out, PLAN), content, parts=plan.parts)
+    parts = [[(*rows[:3], *rows.offsets) for rows in part] for part in plan.parts]
+    write_plan_file(joined(out, PLAN), content, parts=parts)
 
 
-def read_plan(out: str) -> Plan | None:
+def read_plan(out: str) -> WorkPlan | None:
     """The plan in a folder, None if there is none. HeedError if it is damaged."""
     name = joined(out, PLAN)
     try:
@@ -276,14 +263,15 @@ def read_plan(out: str) -> Plan | None:
             Columns(columns.read, columns.schema), found.output, found.part_lines, columns.prefix, found.sampling,
             found.split,
         )  # fmt: skip
-        parts = [[(*rows[:3], rows[3:]) for rows in part] for part in found.parts]
-        check_parts(parts, [(one,) for one in found.inputs], work.part_lines, has_lines=has_lines)
-        return Plan(found.inputs, work, found.parts)
+        parts = tuple(tuple(Range(*rows[:3], rows[3:]) for rows in part) for part in found.parts)
+        plan = WorkPlan(tuple((one,) for one in found.inputs), parts, work)
+        check_parts(plan, work.part_lines, has_lines=has_lines)
+        return plan
     except (ValueError, RecursionError) as error:
         raise HeedError(f"{name}: damaged ({error}); choose another folder.") from None
 
 
-def agreed_plan(out: str, names: Sequence[str], work: Work, report: Callable[[str], None]) -> Plan:
+def agreed_plan(out: str, names: Sequence[str], work: Work, report: Callable[[str], None]) -> WorkPlan:
     """The plan in the folder, or a new one if it has none. HeedError if it is another one, and says what differs."""
     found = read_plan(out)
     if found is not None:
@@ -306,10 +294,10 @@ def _check_empty(out: Path) -> None:
         raise HeedError(f"{out}: holds {shown(min(others))} and no {PLAN}; choose a new or an empty folder.")
 
 
-def _same(found: Plan, out: str, names: Sequence[str], work: Work) -> Plan:
+def _same(found: WorkPlan, out: str, names: Sequence[str], work: Work) -> WorkPlan:
     """The plan of before. HeedError if it has other inputs, work or settings."""
     work = replace(work, split=found.work.split)  # a folder keeps the split that it was begun with
-    known = {one.name: one for one in found.inputs}
+    known = {one.name: one for one in found.files}
     inputs = []
     for name in names:
         one = known.get(name)
@@ -317,13 +305,13 @@ def _same(found: Plan, out: str, names: Sequence[str], work: Work) -> Plan:
             now = facts(name)
             size, version = (now.n_bytes, now.version) if now else (0, "missing")
             one = Input(name, size, "another content" if not is_url(name) else version, version, one.rows if one else 0)
-        inputs.append(one)
-    if differing := differences(found.identity(), Plan(tuple(inputs), work, found.parts).identity()):
+        inputs.append((one,))
+    if differing := differences(found.identity(), WorkPlan(tuple(inputs), found.parts, work).identity()):
         more = f" and {len(differing) - 5} more" if len(differing) > 5 else ""
         raise HeedError(
             f"{joined(out, PLAN)}: another plan; what differs: {', '.join(differing[:5])}{more}. Choose another folder."
         )
-    return Plan(found.inputs, work, found.parts)
+    return replace(found, work=work)
 
 
 def part_hash(name: str) -> str:
@@ -334,7 +322,7 @@ def part_hash(name: str) -> str:
     return sha256_of(Path(name))
 
 
-def sidecar(out: str, plan: Plan, part: int, *, thorough: bool = True) -> dict[str, Any] | None:
+def sidecar(out: str, plan: WorkPlan, part: int, *, thorough: bool = True) -> dict[str, Any] | None:
     """The content of a part's sidecar; None unless the part is there and valid.
 
     thorough: compares the hash of the part; else only its size.

@@ -17,7 +17,7 @@ from heed.apps.documents.plain_text import TextDraft
 from heed.apps.documents.sentences import Splitter, splitter
 from heed.apps.documents.tagged_text import has_words
 from heed.apps.documents.translation import Question
-from heed.data.reading.columns import Sources
+from heed.data.reading.pairs import Sources
 from heed.data.reading.rows import Rows
 from heed.errors import HeedError
 from heed.leases.plan import Input, StopAll
@@ -84,14 +84,14 @@ class Worker:
             copy=False,
             languages=(model.card.src, model.card.tgt),
         )
-        self._sources = Sources([one.name for one in plan.inputs], work.columns, output=work.output)
+        self._sources = Sources(plan.names, work.columns, output=work.output)
         self._instructions = f"{torch.backends.cpu.get_cpu_capability()}, {_kernels()}"
         if loading.device != "cpu":
             self._instructions = torch.cuda.get_device_name(torch.device(loading.device))
 
     def inputs(self, part: int) -> list[Input]:
         """The files that a part is made of."""
-        return [self._plan.inputs[rows.input] for rows in self._plan.parts[part]]
+        return self._plan.files_of(part)
 
     def done(self, part: int) -> dict[str, Any] | None:
         """What the sidecar of a part says; None unless the part is there and whole."""

@@ -242,18 +242,20 @@ def inspect_text(
     samples = {name: Sample() for name in spectra}
     suspicions, held_out = Suspicions(), HeldOut()
 
-    def unreadable(source: int, row: int, fault: LineFault) -> None:
-        place = Place(files.train[source], row + 1)
-        suspicions.add(f"line {UNREADABLE}", place, (str(fault), ""), side=0)
+    def training_place(place: tuple[int, int]) -> Place:
+        return Place(files.train[place[0]], place[1] + 1)
+
+    def unreadable(place: tuple[int, int], fault: LineFault) -> None:
+        suspicions.add(f"line {UNREADABLE}", training_place(place), (str(fault), ""), side=0)
 
     def training_pairs() -> Iterator[Placed]:
-        for source, row, pair in text.pairs(on_fault=unreadable):
-            if not held_out.has(source, *pair):
-                yield Place(files.train[source], row + 1), pair
+        for place, pair in text.pairs(on_fault=unreadable):
+            if not held_out.has(place[0], *pair):
+                yield training_place(place), pair
 
     def given_pairs() -> Iterator[Placed]:
-        for source, row, pair in text.pairs(files.n_given):
-            yield Place(files.train[source], row + 1), pair
+        for place, pair in text.pairs(files.n_given):
+            yield training_place(place), pair
 
     lines_of_sets = {name: array("L") for name in files.evaluation_sets}
 

@@ -95,7 +95,7 @@ def write_dev(files: TextFiles, columns: tuple[str, str], *, report: Report) -> 
 
 def _split_off(files: TextFiles, text: TrainingText, report: Report) -> None:
     assert files.dev_split is not None
-    given = partial(text.placed, files.n_given)
+    given = partial(text.pairs, files.n_given)
     files.dev_split.write(given, files.dev, name=files.name_of_given, report=report)
 
 
@@ -158,7 +158,7 @@ class Preparation:
                     self._pairs_to_learn,
                     self._settings,
                     folder / TOKENIZER,
-                    n_pairs=self.plan.n_pairs,
+                    n_pairs=self.plan.rows,
                     tgt_symbols=data.tgt_symbols,
                     report=self._report,
                     tags=[tag for tag in dict.fromkeys(files.tags) if tag],
@@ -194,8 +194,8 @@ class Preparation:
             plan = make_plan(names, self._files.n_given, settings, joined=joined)
             write_plan(self._shards, plan)
             if not plan.joined:
-                n_sources, n_shards = counted(len(names), "source"), counted(len(plan.shards), "shard")
-                self._report(f"{plan.n_pairs:,} pairs of {n_sources} in {n_shards}.")
+                n_sources, n_shards = counted(len(names), "source"), counted(len(plan.parts), "shard")
+                self._report(f"{plan.rows:,} pairs of {n_sources} in {n_shards}.")
             return plan
         if list(map(len, names)) != list(map(len, found.names)):
             raise HeedError(
@@ -258,7 +258,7 @@ class Preparation:
         parts = [part for part, of_part in enumerate(files.parts) for _ in range(of_part.n_files)]
         dev = read_pairs(files.dev) if files.dev_split else ()
         held_out = HeldOut(dev, sides_from=self.plan.sides_held_out_from)
-        for source, _, (src, tgt) in self._text.pairs():
+        for (source, _), (src, tgt) in self._text.pairs():
             if not held_out.has(source, src, tgt):
                 yield (parts[source] if parts else 0), (src, tgt)
 

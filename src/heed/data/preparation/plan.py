@@ -20,18 +20,20 @@ import numpy as np
 from pydantic import Field
 
 from heed.data.reading.columns import has_lines
-from heed.data.reading.pairs import ExaminedSource, PairRange, examine_source
+from heed.data.reading.pairs import examine_source
 from heed.data.reading.text_files import TextFiles
 from heed.errors import HeedError
 from heed.leases.plan import (
     PLAN,
     Count,
+    Examined,
     Input,
+    Plan,
     PlanFile,
+    Range,
     check_parts,
+    make_parts,
     read_plan_file,
-    refuse_too_many,
-    row_ranges,
     write_plan_file,
 )
 from heed.runtime.files import whole_file
@@ -85,28 +87,16 @@ class Job(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ShardPlan:
-    """Sources of pairs, settings, and the ranges of each shard.
+class ShardPlan(Plan):
+    """Sources of pairs, settings, and as parts the shards. `rows` are pairs of lines, before anything is left out.
 
     n_given: the number of sources of the corpus itself; those after them were added, data.added. joined: whether the
     shards become one, RUN/data/train.
     """
 
-    sources: tuple[tuple[Input, ...], ...]
     n_given: int
     settings: ShardSettings
-    shards: tuple[tuple[PairRange, ...], ...]
     joined: bool = False
-
-    @property
-    def n_pairs(self) -> int:
-        """Pairs of lines, before anything is left out."""
-        return sum(files[0].rows for files in self.sources)
-
-    @property
-    def names(self) -> list[list[str]]:
-        """The files of each source."""
-        return [[file.name for file in files] for files in self.sources]
 
     @property
     def texts(self) -> list[tuple[str, int]]:
@@ -126,22 +116,18 @@ class ShardPlan:
     def shards_of_parts(self) -> list[int]:
         """The number of shards of each part of a mix; of all if there is none."""
         ends = np.cumsum(self.settings.parts or [len(self.sources)])
-        parts = Counter(int(np.searchsorted(ends, shard[0].source, side="right")) for shard in self.shards)
+        parts = Counter(int(np.searchsorted(ends, shard[0].source, side="right")) for shard in self.parts)
         return [parts[number] for number in range(len(ends))]
-
-    def rows_of(self, shard: int) -> int:
-        """Pairs of lines of a shard, before anything is left out."""
-        return sum(rows.rows for rows in self.shards[shard])
 
     @property
     def n_ranges(self) -> int:
         """Ranges of hashes, a power of two, each of which is compared at once."""
-        return 1 << max(0, (-(-self.n_pairs // HASHES_AT_A_TIME) - 1).bit_length())
+        return 1 << max(0, (-(-self.rows // HASHES_AT_A_TIME) - 1).bit_length())
 
     @property
     def stages(self) -> list[range]:
         """The numbers of the jobs, those of each kind after all of the kind before."""
-        n = len(self.shards)
+        n = len(self.parts)
         if not self.settings.drop_duplicates:
             return [range(n)]
         ends = [0, n, n + self.n_ranges, 2 * n + self.n_ranges]
@@ -171,7 +157,7 @@ class ShardPlan:
 
     def changed_file(self) -> str | None:
         """The first of its files that has changed since it was planned."""
-        return next((file.name for files in self.sources for file in files if not file.is_unchanged()), None)
+        return next((file.name for file in self.files if not file.is_unchanged()), None)
 
 
 def make_plan(
@@ -183,21 +169,17 @@ def make_plan(
     there is no pair.
     """
     first_of_parts = settings.first_of_parts
-    found, before = list[ExaminedSource](), 0
+    found, before = list[Examined](), 0
     for number, names in enumerate(sources):
         before = 0 if number in first_of_parts else before
         found.append(examine_source(names, settings.columns, every=settings.shard_pairs, before=before))
         before += found[-1].rows
-    n_pairs = sum(source.rows for source in found)
-    if n_pairs == 0:
+    if not any(source.rows for source in found):
         raise HeedError(f"{sources[0][0]}: a corpus needs at least one pair of lines.")
-    refuse_too_many(n_pairs, settings.shard_pairs, words=("pairs", "shards"), setting="data.shard_pairs")
-    shards = tuple(
-        tuple(PairRange(number, first, rows, found[number].offsets(first)) for number, first, rows in ranges)
-        for ranges in row_ranges([source.rows for source in found], settings.shard_pairs, apart=first_of_parts)
-    )
-    joined = n_pairs <= MOST_JOINED if joined is None else joined
-    return ShardPlan(tuple(source.files for source in found), n_given, settings, shards, joined)
+    words = ("pairs", "shards")
+    shards = make_parts(found, settings.shard_pairs, words=words, setting="data.shard_pairs", apart=first_of_parts)
+    joined = sum(source.rows for source in found) <= MOST_JOINED if joined is None else joined
+    return ShardPlan(tuple(source.files for source in found), shards, n_given, settings, joined)
 
 
 def write_plan(folder: Path, plan: ShardPlan) -> None:
@@ -208,7 +190,7 @@ def write_plan(folder: Path, plan: ShardPlan) -> None:
         "settings": asdict(plan.settings),
         "joined": plan.joined,
     }
-    write_plan_file(str(folder / PLAN), content, shards=plan.shards)
+    write_plan_file(str(folder / PLAN), content, shards=plan.parts)
 
 
 class _PlanFile(PlanFile):
@@ -216,7 +198,7 @@ class _PlanFile(PlanFile):
     given: Count
     settings: ShardSettings
     joined: bool = False
-    shards: tuple[tuple[PairRange, ...], ...]
+    shards: tuple[tuple[Range, ...], ...]
 
 
 def read_plan(folder: Path) -> ShardPlan | None:
@@ -227,9 +209,9 @@ def read_plan(folder: Path) -> ShardPlan | None:
         if found is None:
             return None
         settings = found.settings
-        part_rows, apart = settings.shard_pairs, settings.first_of_parts
-        check_parts(found.shards, found.sources, part_rows, has_lines=has_lines, apart=apart)
-        return ShardPlan(found.sources, found.given, settings, found.shards, found.joined)
+        plan = ShardPlan(found.sources, found.shards, found.given, settings, found.joined)
+        check_parts(plan, settings.shard_pairs, has_lines=has_lines, apart=settings.first_of_parts)
+        return plan
     except (ValueError, RecursionError) as error:
         raise HeedError(f"{path}: damaged ({error}); restore it from a backup, or choose another --run.") from None
 
@@ -267,9 +249,7 @@ def record_sources(plan: ShardPlan, path: Path) -> None:
     """Adds the training files to a run's list of its text files: from it a run knows text that has been moved."""
     recorded = read_json(path, MAX_LIST_BYTES) if path.exists() else {}
     current = {
-        file.name: {"bytes": file.n_bytes, "modified": int(file.version), "sha256": file.digest}
-        for files in plan.sources
-        for file in files
+        file.name: {"bytes": file.n_bytes, "modified": int(file.version), "sha256": file.digest} for file in plan.files
     }
     if recorded | current != recorded:
         with whole_file(path) as temporary:

@@ -23,7 +23,8 @@ from heed.data.preparation.rules import COPY, HELD_OUT, PairFilter, hashes_of, l
 from heed.data.preparation.vocabulary import TOKENIZER
 from heed.data.reading.dev_split import HeldOut, pair_hash
 from heed.data.reading.lines import LineFault
-from heed.data.reading.pairs import UNREADABLE, Pair, PairReader, read_pairs
+from heed.data.reading.pairs import UNREADABLE, Pair, Place, Sources, read_pairs
+from heed.data.reading.rows import Columns
 from heed.errors import HeedError
 from heed.leases.plan import Count, Input, read_sidecar
 from heed.leases.storage import facts
@@ -60,18 +61,17 @@ class ShardWorker:
         if plan is None:
             raise HeedError(f"{self._folder}: has no plan.json.")
         self._plan = plan
-        self._reader = PairReader(plan.names, plan.settings.columns)
+        self._sources = Sources(plan.names, Columns(plan.settings.columns))
         self._encoder: _Encoder | None = None
 
     def close(self) -> None:
         """Closes the file that is open."""
-        self._reader.close()
+        self._sources.close()
 
     def inputs(self, part: int) -> list[Input]:
         """The files that a job reads."""
         job = self._plan.job(part)
-        shard = self._plan.shards[job.number] if job.kind != "copies" else ()
-        return [file for rows in shard for file in self._plan.sources[rows.source]]
+        return [] if job.kind == "copies" else self._plan.files_of(job.number)
 
     def done(self, part: int) -> dict[str, Any] | None:
         """What the sidecar of a job says; None unless it is done."""
@@ -94,15 +94,15 @@ class ShardWorker:
                     self._encoder = _Encoder(self._plan, self._folder, self._threads)
                 return self._encoder.encode(job.number, self._pairs(job.number))
 
-    def _pairs(self, shard: int) -> Iterator[tuple[int, int, Pair | LineFault]]:
-        return self._reader.read(self._plan.shards[shard])
+    def _pairs(self, shard: int) -> Iterator[tuple[Place, Pair | LineFault]]:
+        return self._sources.pairs(self._plan.parts[shard])
 
     def _hash(self, shard: int) -> dict[str, Any]:
         """Writes the hashes of a shard's pairs in order, then the place in the shard that each belongs to."""
         places = array("I")
 
         def hashes() -> Iterator[int]:
-            for place, (_, _, pair) in enumerate(self._pairs(shard)):
+            for place, (_, pair) in enumerate(self._pairs(shard)):
                 if not isinstance(pair, LineFault):
                     places.append(place)
                     yield pair_hash(*pair)
@@ -121,7 +121,7 @@ class ShardWorker:
     def _find_copies(self, number: int) -> dict[str, Any]:
         """Writes the places of all pairs of a range of hashes that have occurred in the corpus before, by shard."""
         hashes, places, sizes = [], [], []
-        for shard in range(len(self._plan.shards)):
+        for shard in range(len(self._plan.parts)):
             said = read_json(_hashes_path(self._folder, shard).with_suffix(".json"))
             begin, end = said["starts"][number], said["starts"][number + 1]
             path = _hashes_path(self._folder, shard)
@@ -166,7 +166,7 @@ class _Encoder:
                 for key, of_side in zip(overlap_keys(*pair), of_sides, strict=False):
                     self._places.setdefault(key, []).append((f"{name}{of_side}", place))
 
-    def encode(self, shard: int, pairs: Iterable[tuple[int, int, Pair | LineFault]]) -> dict[str, Any]:
+    def encode(self, shard: int, pairs: Iterable[tuple[Place, Pair | LineFault]]) -> dict[str, Any]:
         """Writes a shard with its list of what is left out; what its sidecar says."""
         made = _Shard(self._plan, self._tokenizer.special.unk)
         path = self._folder / self._plan.name_of(self._plan.stages[-1][shard])
@@ -188,12 +188,12 @@ class _Encoder:
         return {"key": self._key, "manifest": sha256_of(path / MANIFEST), "kept": len(corpus), **made.facts(lengths)}
 
     def _readable(
-        self, shard: int, pairs: Iterable[tuple[int, int, Pair | LineFault]], made: "_Shard"
+        self, shard: int, pairs: Iterable[tuple[Place, Pair | LineFault]], made: "_Shard"
     ) -> Iterator[Numbered]:
         """The pairs that no rule leaves out before they are encoded, with their numbers through all sources."""
         plan, copies, tally = self._plan, self._copies(shard), made.tally
         first_lines = [plan.first_line(source) for source in range(len(plan.sources))]
-        for place, (source, row, pair) in enumerate(pairs):
+        for place, ((source, row), pair) in enumerate(pairs):
             line = first_lines[source] + row
             if isinstance(pair, LineFault):
                 tally.drop(line, UNREADABLE, str(pair))
@@ -333,7 +333,7 @@ def finished(folder: Path, plan: ShardPlan, part: int, *, key: str | None = None
         others = ["repeats.npy", "dropped.tsv.gz", *(() if plan.joined else ("lengths.npy", "counts.npy"))]
         is_here = said["key"] == (key or shard_key(plan, folder)) and is_whole(shard, said["manifest"])
         return said if is_here and all(shard.with_suffix(f".{ending}").exists() for ending in others) else None
-    starts, n_ends = said["starts"], plan.n_ranges if job.kind == "hashes" else len(plan.shards)
+    starts, n_ends = said["starts"], plan.n_ranges if job.kind == "hashes" else len(plan.parts)
     if said["plan"] != plan.digest or len(starts) != n_ends + 1 or starts != sorted(starts):
         return None
     n, found = said.get("n", starts[-1]), facts(str(path.with_suffix(".bin")))

@@ -8,9 +8,10 @@ from typing import Any
 from heed.config import shown
 from heed.data.reading.line_files import LineReader
 from heed.data.reading.lines import LineFault, text_of
-from heed.data.reading.rows import NESTED, Range, check_columns
+from heed.data.reading.rows import NESTED, check_columns
 from heed.errors import HeedError
 from heed.leases.packages import needed
+from heed.leases.plan import Range
 
 MAX_KEYS = 4096  # of a row, with those of objects within it
 INFERRED_ROWS = 1000  # from which the columns of Parquet are inferred where the input is JSON Lines
@@ -37,7 +38,7 @@ class JsonReader(LineReader):
 
     def names(self) -> list[str]:
         """The keys of the first rows. HeedError if none is a row, or all lack a column that is read."""
-        names = self._names(list(self.lines(Range(0, 0, INFERRED_ROWS, 0), ends=True)))
+        names = self._names(list(self.lines(Range(0, 0, INFERRED_ROWS), ends=True)))
         check_columns(self._name, self._columns, names)
         return list(dict.fromkeys(name.partition(".")[0] for name in names))
 
@@ -104,7 +105,7 @@ def infer_schema(name: str) -> str:
     """Arrow's schema of the first rows of a file of JSON Lines, in base 64."""
     arrow = needed("pyarrow", "Parquet is written with")
     reader, records = JsonReader(name), []
-    for rows in reader.read(Range(0, 0, INFERRED_ROWS, 0), ends=True):
+    for rows in reader.read(Range(0, 0, INFERRED_ROWS), ends=True):
         records += [rows.content[place] for place in rows.good]
     reader.close()
     paths = set[int]()

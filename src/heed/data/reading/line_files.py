@@ -8,9 +8,10 @@ import numpy as np
 
 from heed.config import shown
 from heed.data.reading.lines import LineFault, lines_of_pieces, of_text, text_of
-from heed.data.reading.rows import BATCH_BYTES, BATCH_ROWS, Examined, Range, Reader, Rows
+from heed.data.reading.rows import BATCH_BYTES, BATCH_ROWS, Contents, Reader, Rows
 from heed.errors import HeedError
 from heed.leases.packages import needed
+from heed.leases.plan import Range
 from heed.leases.storage import HashingFile, is_url, open_file, unpacked
 
 
@@ -30,14 +31,17 @@ class LineReader(Reader):
         self._row = 0
         self._from_start = is_packed(name)
 
-    def lines(self, rows: Range, *, ends: bool = False) -> Iterator[bytes | None]:
-        """The lines of these rows, None in place of one that is too long. HeedError if there are fewer."""
+    def lines(self, rows: Range, *, side: int = 0, ends: bool = False) -> Iterator[bytes | None]:
+        """The lines of these rows, None in place of one that is too long. HeedError if there are fewer.
+
+        side: which of the source's files this is.
+        """
         if self._file is None or rows.first < self._row or not self._from_start:
             self.close()
             self._file = open_file(self._name)
             self._row = 0
             if not self._from_start:
-                self._file.seek(rows.offset)
+                self._file.seek(rows.offsets[side])
                 self._row = rows.first
             self._lines = self.split(unpacked(self._file, self._name))
         for _ in islice(self._lines, rows.first - self._row):
@@ -113,13 +117,13 @@ class LineReader(Reader):
     def check(self, beginning: bytes) -> None:
         """HeedError if the first lines show that a column is missing."""
 
-    def examine(self, *, every: int, before: int) -> Examined:
-        """The number of rows, and where every part of `every` rows begins, if `before` rows came before."""
+    def examine(self, *, every: int, before: int) -> Contents:
+        """The number of rows, the hash of all, and where every part of `every` rows begins, if `before` came before."""
         with open_file(self._name) as file:
             hashing = HashingFile(file)
             pieces = self._checked(of_text(unpacked(hashing, self._name), self._name))
             rows, offsets = self.count(pieces, every=every, before=before)
-            return Examined(rows, None if is_url(self._name) else hashing.hexdigest(), offsets)
+            return rows, None if is_url(self._name) else hashing.hexdigest(), offsets
 
     def _checked(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
         beginning = next(pieces, None)

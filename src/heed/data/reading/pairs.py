@@ -5,49 +5,25 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any
 
 from heed.config import shown
-from heed.data.reading.columns import Sources, examine_input, holds_both_sides
+from heed.data.reading.columns import examine, holds_both_sides, reader_of
 from heed.data.reading.line_files import LineReader
 from heed.data.reading.lines import LineFault, read_lines, refuse_faulty, refuse_other_formats, text_of
-from heed.data.reading.rows import Columns, Range
+from heed.data.reading.rows import Columns, Format, Rows
 from heed.errors import HeedError
-from heed.leases.plan import Input
+from heed.leases.plan import Examined, Range
 from heed.text.line_rules import is_blank
 
 FilePair = tuple[Path, Path]
 Pair = tuple[str, str]
+Place = tuple[int, int]  # of a pair: its source and its row, both counted from 0
 UNREADABLE = "that cannot be read"
 # How lines of SGML, XML and HTML begin, which end in a tag as well, and those of catalogues of messages.
 MARKUP = re.compile(r"\s*(?:</?[A-Za-z!?][^<>]*>|#[:,.|~] |msg(?:id|str|ctxt)\b)")
 MARKUP_LINES, MIN_MARKUP = 1000, 5
-OnFault = Callable[[int, int, "LineFault"], None]  # takes the source, the row counted from 0, and its fault
-
-
-class PairRange(NamedTuple):
-    """Rows of one source. offsets: the bytes that the first of them begins at, in each file's unpacked content."""
-
-    source: int
-    first: int
-    rows: int
-    offsets: tuple[int, ...]
-
-
-class ExaminedSource(NamedTuple):
-    """A source, read to its end. starts: the offsets of each row at which a shard or the source begins."""
-
-    files: tuple[Input, ...]
-    starts: dict[int, tuple[int, ...]]
-
-    @property
-    def rows(self) -> int:
-        """Of pairs."""
-        return self.files[0].rows
-
-    def offsets(self, row: int) -> tuple[int, ...]:
-        """The bytes that it begins at, in each file; of Parquet, which needs none, 0."""
-        return self.starts.get(row, (0,) * len(self.files))
+OnFault = Callable[[Place, LineFault], None]
 
 
 def source_of(files: FilePair) -> list[str]:
@@ -55,24 +31,22 @@ def source_of(files: FilePair) -> list[str]:
     return [str(side) for side in (files[:1] if files[0] == files[1] and holds_both_sides(files[0]) else files)]
 
 
-def examine_source(names: Sequence[str], columns: Sequence[str], *, every: int, before: int = 0) -> ExaminedSource:
-    """A source's files and where every shard of `every` pairs begins, if `before` pairs came before it.
+def examine_source(names: Sequence[str], columns: Sequence[str], *, every: int, before: int = 0) -> Examined:
+    """A source's files and where every part of `every` pairs begins, if `before` pairs came before it.
 
     names: of `source_of`. HeedError if a file is damaged, lacks a column, or if the sides have different numbers of
     lines.
     """
-    files, offsets = [], []
-    for name in names:
-        file, of_file = examine_input(name, columns if len(names) == 1 else (), every=every, before=before)
-        files.append(file)
-        offsets.append(of_file)
-    with closing(PairReader([names], columns)) as reader:
-        first = PairRange(0, 0, min(file.rows for file in files), (0,) * len(names))
-        found = (pair for _, _, pair in islice(reader.read([first]), MARKUP_LINES))
-        _refuse_markup(names, [pair for pair in found if not isinstance(pair, LineFault)])
+    read = columns if len(names) == 1 else ()
+    sides = [examine(name, read, every=every, before=before) for name in names]
+    files = [file for side in sides for file in side.files]
+    with closing(Sources([names], Columns(tuple(columns)))) as sources:
+        pairs = sources.pairs([Range(0, 0, min(file.rows for file in files))])
+        _refuse_markup(names, [pair for _, pair in islice(pairs, MARKUP_LINES) if not isinstance(pair, LineFault)])
     if files[0].rows != files[-1].rows:
         raise _unequal(names, files[0].rows, files[-1].rows)
-    return ExaminedSource(tuple(files), {row: tuple(of.get(row, 0) for of in offsets) for row in offsets[0] or {0: 0}})
+    starts = {row: tuple(offset for side in sides for offset in side.offsets(row)) for row in sides[0].starts}
+    return Examined(tuple(files), starts)
 
 
 def _refuse_markup(names: Sequence[str], pairs: Sequence[Pair]) -> None:
@@ -89,49 +63,80 @@ def _refuse_markup(names: Sequence[str], pairs: Sequence[Pair]) -> None:
             )
 
 
-class PairReader:
-    """Reads ranges of sources. A packed file stays open: a later range of it is read from where the last one ended."""
+class Sources:
+    """Sources of rows or of pairs, of which one is open at a time.
 
-    def __init__(self, sources: Sequence[Sequence[str]], columns: Sequence[str]):
-        self._sources, self._columns = sources, tuple(columns)
-        self._open: tuple[int, _Source] | None = None
+    A packed file stays open: a later range of it is read from where the last one ended.
+    """
 
-    def read(self, ranges: Iterable[PairRange]) -> Iterator[tuple[int, int, Pair | LineFault]]:
-        """(source, row counted from 0, its pair, or what is wrong with it)."""
+    def __init__(self, sources: Sequence[Sequence[str]], columns: Columns, *, output: Format = "text"):
+        """sources: the files of each, side by side. output: what the rows are written to, text for pairs."""
+        self._sources, self._columns, self._output = sources, columns, output
+        self._open: tuple[int, list[Any]] | None = None
+
+    def read(self, ranges: Iterable[Range]) -> Iterator[Rows]:
+        """Rows of sources that are one file."""
         for rows in ranges:
-            for row, pair in enumerate(self._source(rows.source).read(rows), start=rows.first):
+            yield from self._readers(rows.source)[0].read(rows)
+
+    def pairs(self, ranges: Iterable[Range]) -> Iterator[tuple[Place, Pair | LineFault]]:
+        """Each row's place and its pair, or what is wrong with it."""
+        for rows in ranges:
+            readers = self._readers(rows.source)
+            pairs = _side_by_side(readers, rows) if len(readers) == 2 else _of_both_sides(readers[0].read(rows))
+            for row, pair in enumerate(pairs, start=rows.first):
                 if pair is not None:
-                    yield rows.source, row, pair
+                    yield (rows.source, row), pair
 
-    def read_good(
-        self, ranges: Iterable[PairRange], *, on_fault: OnFault = lambda *_: None
-    ) -> Iterator[tuple[int, int, Pair]]:
-        """As `read`, without the rows that cannot be read. HeedError if those are too many of a source's range.
+    def good_pairs(self, ranges: Iterable[Range], *, on_fault: OnFault) -> Iterator[tuple[Place, Pair]]:
+        """As `pairs`, without the rows that cannot be read. HeedError if those are too many of a source's range.
 
-        on_fault: is called with the source, the row and the fault of each.
+        on_fault: is called with the place and the fault of each.
         """
         for rows in ranges:
             n_faults, first = 0, ""
-            for source, row, pair in self.read([rows]):
+            for place, pair in self.pairs([rows]):
                 if isinstance(pair, LineFault):
-                    n_faults, first = n_faults + 1, first or f"line {row + 1:,}: {pair}"
-                    on_fault(source, row, pair)
+                    n_faults, first = n_faults + 1, first or f"line {place[1] + 1:,}: {pair}"
+                    on_fault(place, pair)
                 else:
-                    yield source, row, pair
+                    yield place, pair
             refuse_faulty(self._sources[rows.source][0], n_faults, rows.rows, first)
 
-    def _source(self, source: int) -> "_Source":
+    def _readers(self, source: int) -> list[Any]:
         if self._open is None or self._open[0] != source:
             self.close()
             names = self._sources[source]
-            self._open = source, _TwoFiles(names) if len(names) == 2 else _OneFile(names[0], self._columns)
+            both = [reader_of(names[0], self._columns, output=self._output)] if len(names) == 1 else None
+            self._open = source, both or list(map(LineReader, names))
         return self._open[1]
 
     def close(self) -> None:
-        """Closes the file that is open; the reader can be used again."""
-        if self._open is not None:
-            self._open[1].close()
-            self._open = None
+        """Closes the files that are open; the sources can be read again."""
+        for reader in self._open[1] if self._open else ():
+            reader.close()
+        self._open = None
+
+
+def _side_by_side(sides: Sequence[LineReader], rows: Range) -> Iterator[Pair | LineFault]:
+    lines = (reader.lines(rows, side=side) for side, reader in enumerate(sides))
+    for src, tgt in zip(*lines, strict=True):
+        try:
+            yield text_of(src), text_of(tgt)
+        except LineFault as fault:
+            yield fault
+
+
+def _of_both_sides(batches: Iterable[Rows]) -> Iterator[Pair | LineFault | None]:
+    """Of each row, None if it is none, such as the head of a table."""
+    for batch in batches:
+        for place, texts in enumerate(batch.texts):
+            if place in batch.faults:
+                yield LineFault(batch.faults[place])
+                continue
+            # A line of text has no line ends within, nor at its end.
+            src, tgt = (text.rstrip("\r\n").replace("\n", " ") for text in texts)
+            yield None if place in batch.skipped else (src, tgt)
 
 
 class TrainingText:
@@ -139,71 +144,22 @@ class TrainingText:
 
     def __init__(self, files: Sequence[FilePair], columns: Sequence[str], *, rows: Sequence[int] | None = None):
         """rows: the pairs of each, if they have been counted."""
-        self._names, self._columns = [source_of(pair) for pair in files], columns
+        self._names, self._columns = [source_of(pair) for pair in files], Columns(tuple(columns))
         self.rows = list(rows or [examine_source(of, columns, every=2**62).rows for of in self._names])
 
-    def pairs(
-        self, n_files: int | None = None, *, on_fault: OnFault = lambda *_: None
-    ) -> Iterator[tuple[int, int, Pair]]:
-        """Of the first `n_files`, or of all, as `PairReader.read_good` gives them."""
-        with closing(PairReader(self._names, self._columns)) as reader:
-            yield from reader.read_good(self._ranges(n_files), on_fault=on_fault)
-
-    def placed(self, n_files: int) -> Iterator[tuple[tuple[int, int], Pair]]:
-        """Pairs with the number of their file and their row, both counted from 0."""
-        return (((source, row), pair) for source, row, pair in self.pairs(n_files))
+    def pairs(self, n_files: int | None = None, *, on_fault: OnFault = lambda *_: None) -> Iterator[tuple[Place, Pair]]:
+        """Of the first `n_files`, or of all, as `Sources.good_pairs` gives them."""
+        with closing(Sources(self._names, self._columns)) as sources:
+            yield from sources.good_pairs(self._ranges(n_files), on_fault=on_fault)
 
     def sources(self) -> Iterator[str]:
         """The source of each row; a blank one for a row that cannot be read."""
-        with closing(PairReader(self._names, self._columns)) as reader:
-            for _, _, pair in reader.read(self._ranges(None)):
+        with closing(Sources(self._names, self._columns)) as sources:
+            for _, pair in sources.pairs(self._ranges(None)):
                 yield "" if isinstance(pair, LineFault) else pair[0]
 
-    def _ranges(self, n_files: int | None) -> list[PairRange]:
-        numbered = enumerate(zip(self.rows[:n_files], self._names, strict=False))
-        return [PairRange(number, 0, n, (0,) * len(names)) for number, (n, names) in numbered]
-
-
-class _Source(Protocol):
-    def read(self, rows: PairRange) -> Iterator[Pair | LineFault | None]:
-        """Of each row, None if it is none, such as the head of a table."""
-
-    def close(self) -> None: ...
-
-
-class _OneFile:
-    def __init__(self, name: str, columns: tuple[str, ...]):
-        self._sources = Sources([name], Columns(columns), output="text")  # no other columns
-
-    def read(self, rows: PairRange) -> Iterator[Pair | LineFault | None]:
-        for batch in self._sources.read([Range(0, rows.first, rows.rows, rows.offsets[0])]):
-            for place, texts in enumerate(batch.texts):
-                if place in batch.faults:
-                    yield LineFault(batch.faults[place])
-                    continue
-                # A line of text has no line ends within, nor at its end.
-                src, tgt = (text.rstrip("\r\n").replace("\n", " ") for text in texts)
-                yield None if place in batch.skipped else (src, tgt)
-
-    def close(self) -> None:
-        self._sources.close()
-
-
-class _TwoFiles:
-    def __init__(self, names: Sequence[str]):
-        self._sides = [LineReader(name) for name in names]
-
-    def read(self, rows: PairRange) -> Iterator[Pair | LineFault]:
-        ranges = [Range(0, rows.first, rows.rows, offset) for offset in rows.offsets]
-        for src, tgt in zip(*(side.lines(of) for side, of in zip(self._sides, ranges, strict=True)), strict=True):
-            try:
-                yield text_of(src), text_of(tgt)
-            except LineFault as fault:
-                yield fault
-
-    def close(self) -> None:
-        for side in self._sides:
-            side.close()
+    def _ranges(self, n_files: int | None) -> list[Range]:
+        return [Range(number, 0, n) for number, n in enumerate(self.rows[:n_files])]
 
 
 def read_pairs(files: FilePair, columns: Sequence[str] = ()) -> Iterator[Pair]:
@@ -236,8 +192,8 @@ def read_pairs(files: FilePair, columns: Sequence[str] = ()) -> Iterator[Pair]:
 def _read_rows(names: Sequence[str], columns: Sequence[str]) -> Iterator[Pair]:
     rows = examine_source(names, columns, every=2**62).rows
     n_pairs = 0
-    with closing(PairReader([names], columns)) as reader:
-        for _, row, pair in reader.read([PairRange(0, 0, rows, (0,))]):
+    with closing(Sources([names], Columns(tuple(columns)))) as sources:
+        for (_, row), pair in sources.pairs([Range(0, 0, rows)]):
             if isinstance(pair, LineFault):
                 raise HeedError(f"{names[0]}, line {row + 1}: {pair}.")
             n_pairs += 1
@@ -289,4 +245,4 @@ def _unequal(names: Sequence[str], n_src: int, n_tgt: int) -> HeedError:
 
 def _all_lines(name: str) -> Iterator[bytes | None]:
     with closing(LineReader(name)) as reader:
-        yield from reader.lines(Range(0, 0, 2**62, 0), ends=True)
+        yield from reader.lines(Range(0, 0, 2**62), ends=True)

@@ -5,9 +5,10 @@ from typing import Any
 
 from heed.config import shown
 from heed.data.reading.lines import MAX_LINE_BYTES
-from heed.data.reading.rows import BATCH_ROWS, NESTED, Examined, Range, Reader, Rows, check_columns
+from heed.data.reading.rows import BATCH_ROWS, NESTED, Contents, Reader, Rows, check_columns
 from heed.errors import HeedError
 from heed.leases.packages import needed
+from heed.leases.plan import Range
 from heed.leases.storage import HashingFile, is_url, open_file
 
 BATCH_UNPACKED_BYTES = 2**26  # of rows that all have the largest entry of a dictionary, which is seldom so
@@ -16,16 +17,16 @@ MAX_UNPACKED_BYTES, MAX_EXPANSION = 2**26, 100
 DICTIONARY_PAGE = 2
 
 
-def examine_parquet(name: str, columns: Sequence[str]) -> Examined:
+def examine_parquet(name: str, columns: Sequence[str]) -> Contents:
     """The number of rows. HeedError if the file is damaged, or a column is missing or holds no text."""
     with open_file(name) as file:
         parquet = _parquet(file, name)
         _check_texts(name, columns, parquet.schema_arrow)
         rows = parquet.metadata.num_rows
         if is_url(name):
-            return Examined(rows, None, {})
+            return rows, None, {}
         file.seek(0)
-        return Examined(rows, HashingFile(file).hexdigest(), {})
+        return rows, HashingFile(file).hexdigest(), {}
 
 
 def _parquet(file: Any, name: str) -> Any:

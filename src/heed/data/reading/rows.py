@@ -3,16 +3,19 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, get_args
 
 from heed.config import shown
 from heed.errors import HeedError
+from heed.leases.plan import Range
 
 Format = Literal["parquet", "jsonl", "text"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 NESTED = "translation"  # the column of Hugging Face's translation sets, which holds a text a language
 BATCH_ROWS = 1024
 BATCH_BYTES = 2**22  # of lines
+# Of a file: its rows, the hash of its bytes unless a store has one, and the byte at which each part of a plan begins.
+Contents = tuple[int, str | None, dict[int, int]]
 
 
 @dataclass(frozen=True)
@@ -24,15 +27,6 @@ class Columns:
 
     read: tuple[str, ...]
     schema: str | None = None
-
-
-class Range(NamedTuple):
-    """Rows of one input. offset: the byte of the unpacked content that the first of them begins at."""
-
-    input: int
-    first: int
-    rows: int
-    offset: int
 
 
 @dataclass
@@ -57,14 +51,6 @@ class Rows:
     def good(self) -> list[int]:
         """The places of the rows that can be used."""
         return [place for place in range(len(self)) if place not in self.faults and place not in self.skipped]
-
-
-class Examined(NamedTuple):
-    """An input, read to its end. offsets: the byte that each row in `at` begins at."""
-
-    rows: int
-    digest: str | None
-    offsets: dict[int, int]
 
 
 def check_columns(name: str, columns: Sequence[str], there: list[str]) -> None:

@@ -112,7 +112,7 @@ class TranslationTask:
         counts = text.rows
         n_dev = 0
         if files.dev_split is not None:
-            given = partial(text.placed, files.n_given)
+            given = partial(text.pairs, files.n_given)
             n_dev = sum(1 for _ in files.dev_split.pairs(given, name=files.name_of_given))
             corpora.report(f"{n_dev:,} of the training pairs will be split off for dev.")
         if mix := self.recipe.data.mixture:
