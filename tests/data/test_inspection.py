@@ -6,7 +6,7 @@ import pytest
 
 from heed.data.inspection.inspection import inspect_text
 from heed.data.inspection.pair_faults import faults
-from heed.data.inspection.repetitions import Repetitions
+from heed.data.inspection.repetitions import EvaluationSets, Repetitions, all_repetitions
 from heed.data.reading.dev_split import DevSplit
 from heed.data.reading.text_files import TextFiles
 from heed.data.settings import DataSettings
@@ -148,14 +148,19 @@ def test_ten_lines_are_shown_of_all_kinds_with_their_places(tmp_path):
     assert found.numbers["suspicious"]["control character"] == 30
 
 
+def repetitions_in(train, sets):
+    sets = EvaluationSets(sets)
+    repetitions = Repetitions(sets)
+    for pair in train:
+        repetitions.add(*pair)
+    return all_repetitions([repetitions.hashes()], [repetitions.facts()], sets.sizes, share=1)
+
+
 def test_preparation_remarks_only_on_what_a_user_should_know():
     def remarks(train, *, tgt="de"):
-        repetitions = Repetitions({"dev": DEV, "news": TEST})
-        for pair in train:
-            repetitions.add(*pair)
-        return list(repetitions.counts().remarks(src="en", tgt=tgt))
+        return list(repetitions_in(train, {"dev": DEV, "news": TEST}).remarks(src="en", tgt=tgt))
 
-    assert remarks([]) == remarks(TRAIN) == remarks([("", "")] * 400) == []
+    assert remarks([]) == remarks(TRAIN) == []
     assert remarks([*TRAIN, *TRAIN[:20], *[(src, src) for src, _ in TRAIN[:4]]]) == []
     assert remarks([(src, src) for src, _ in TRAIN], tgt="en") == []
     all_of_them = remarks([*TRAIN * 2, *DEV, *TEST[:1], *((src, src) for src, _ in TRAIN)])
@@ -175,11 +180,8 @@ def test_preparation_remarks_only_on_what_a_user_should_know():
     assert "dev: 60 of its 60 pairs are training pairs too" in remarks([*TRAIN, *other])[0]
 
 
-def test_a_line_is_found_where_an_overlap_begins(tmp_path):
-    repetitions = Repetitions({"dev": DEV})
-    repetitions.add(*DEV[5])
-    repetitions.add(DEV[2][0], "etwas anderes")
-    overlap = repetitions.overlaps()["dev"]
+def test_a_line_is_found_where_an_overlap_begins():
+    overlap = repetitions_in([DEV[5], (DEV[2][0], "etwas anderes")], {"dev": DEV}).overlaps["dev"]
     assert (overlap.n_lines, overlap.n_pairs, overlap.n_sources, overlap.first) == (60, 1, 1, 5)
 
 

@@ -3,13 +3,13 @@
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from heed.text.line_rules import is_blank
+from heed.data.reading.dev_split import HASH_BITS, pair_hash
+from heed.data.reading.pairs import Pair
 
 # From these shares on, preparation says so. Khayrallah and Koehn 2018 (table 2): 5 % of untranslated sentences cost a
 # Transformer several BLEU. Web corpora have more copies than that of pairs, which does no harm by itself.
@@ -61,58 +61,51 @@ class Overlap:
         return 0 < self.n_pairs >= IN_TRAINING_SHARE * self.n_lines or 0 < n_sides >= SIDE_SHARE * self.n_lines
 
 
+class EvaluationSets:
+    """Dev and test sets, whose pairs and their sides are found by their hashes."""
+
+    def __init__(self, sets: Mapping[str, Iterable[Pair]], *, symbols: bool = False):
+        """symbols: whether targets are such lines, as trees are, which may well be alike."""
+        self.sizes: dict[str, int] = {}
+        # Of each hash the places where it stands, in a set or in its sources or targets.
+        self.places: dict[int, list[tuple[str, int]]] = {}
+        of_sides = ("", OF_SOURCES) if symbols else ("", OF_SOURCES, OF_TARGETS)
+        for name, pairs in sets.items():
+            self.sizes[name] = 0
+            for place, pair in enumerate(pairs):
+                self.sizes[name] += 1
+                for key, of_side in zip(overlap_keys(*pair), of_sides, strict=False):
+                    self.places.setdefault(key, []).append((f"{name}{of_side}", place))
+
+
 class Repetitions:
-    """Counts them in training pairs that are added one by one. Memory: 32 bytes a pair.
+    """Counts them in training pairs that are added one by one, neither side of them blank. Memory: 8 bytes a pair."""
 
-    Python's own hashes of 64 bits stand for the texts. Pairs with a blank side are not counted.
-    """
-
-    def __init__(self, sets: Mapping[str, Iterable[tuple[str, str]]], *, symbols: bool = False):
-        """sets: the pairs of dev and test sets, by name. symbols: whether targets are such lines, as trees are, which
-        may well be alike."""
-        self._symbols = symbols
-        self._sets = {name: _hashes(pairs) for name, pairs in sets.items()}
-        self._exact, self._pairs, self._src, self._tgt = array("q"), array("q"), array("q"), array("q")
-        self.n_untranslated = 0
+    def __init__(self, sets: EvaluationSets, *, share: int = 1):
+        """share: one in how many of the pairs' hashes is kept, the lowest, to tell copies by; 0 keeps none."""
+        self._sets, self._below = sets, 2**HASH_BITS // share if share else 0
+        self._hashes = array("Q")
+        self._overlaps: dict[str, set[int]] = {}
+        self._n_untranslated = self._n_counted = 0
 
     def add(self, src: str, tgt: str) -> None:
         """Notes a training pair."""
-        if not is_blank(src) and not is_blank(tgt):
-            self._exact.append(hash((src, tgt)))
-            of_pair, of_src, of_tgt = overlap_keys(src, tgt)
-            self._pairs.append(of_pair)
-            self._src.append(of_src)
-            if not self._symbols:
-                self._tgt.append(of_tgt)
-            self.n_untranslated += src == tgt
+        for key in overlap_keys(src, tgt):
+            for name, place in self._sets.places.get(key, ()):
+                self._overlaps.setdefault(name, set()).add(place)
+        self._n_counted += 1
+        self._n_untranslated += src == tgt
+        if self._below and (number := pair_hash(src, tgt)) < self._below:
+            self._hashes.append(number)
 
-    def __len__(self) -> int:
-        return len(self._pairs)
+    def hashes(self) -> NDArray[np.uint64]:
+        """Those that were kept, in order."""
+        return np.sort(np.frombuffer(self._hashes, np.uint64))
 
-    @property
-    def n_copies(self) -> int:
-        """Pairs that have occurred before."""
-        return _n_copies(self._exact)
-
-    @property
-    def n_source_copies(self) -> int:
-        """Pairs whose source has occurred before, copies of pairs among them."""
-        return _n_copies(self._src)
-
-    def overlaps(self) -> dict[str, Overlap]:
-        """Of each set with the training pairs."""
-        overlaps = {}
-        in_training = [np.sort(np.frombuffer(numbers, np.int64)) for numbers in (self._pairs, self._src, self._tgt)]
-        for name, of_set in self._sets.items():
-            is_pair, is_src, is_tgt = (_is_among(*both) for both in zip(of_set, in_training, strict=True))
-            rows = np.flatnonzero(is_pair if is_pair.any() else is_src | is_tgt)
-            n_pairs, n_src, n_tgt = (int(found.sum()) for found in (is_pair, is_src & ~is_pair, is_tgt & ~is_pair))
-            overlaps[name] = Overlap(len(is_pair), n_pairs, n_src, n_tgt, int(rows[0]) if len(rows) else None)
-        return overlaps
-
-    def counts(self) -> "RepetitionCounts":
-        """What has been counted so far."""
-        return RepetitionCounts(len(self), self.n_untranslated, self.n_copies, self.overlaps())
+    def facts(self) -> dict[str, Any]:
+        """What else was counted, for JSON."""
+        overlaps = {name: sorted(places) for name, places in sorted(self._overlaps.items())}
+        return {"untranslated": self._n_untranslated, "overlaps": overlaps, "counted": self._n_counted}
 
 
 @dataclass(frozen=True)
@@ -148,48 +141,30 @@ class RepetitionCounts:
             yield f"{about}{self.n_copies:,} training pairs ({share:.1%}) are copies of others."
 
 
-def repetitions_of_shards(
-    hashes: Iterable[Path], said: Sequence[Mapping[str, Any]], sizes: Mapping[str, int], *, share: int
+def all_repetitions(
+    hashes: Sequence[NDArray[np.uint64]], facts: Sequence[Mapping[str, Any]], sizes: Mapping[str, int], *, share: int
 ) -> RepetitionCounts:
-    """What shards say together. hashes: of each, the file of the lowest 1 / `share` of its pairs' hashes, in order.
+    """What the `Repetitions` of several texts say together, of which each has kept one in `share` hashes.
 
-    said: their sidecars. sizes: the pairs of dev and of each test set.
+    sizes: the pairs of dev and of each test set.
     """
     overlaps = {}
     for name, n_lines in sizes.items():
         pairs, sources, targets = (
-            {place for one in said for place in one["overlaps"].get(name + of_side, ())}
+            {place for one in facts for place in one["overlaps"].get(name + of_side, ())}
             for of_side in ("", OF_SOURCES, OF_TARGETS)
         )
         first = min(pairs or sources | targets, default=None)
         overlaps[name] = Overlap(n_lines, len(pairs), len(sources - pairs), len(targets - pairs), first)
-    n_pairs, n_untranslated = (sum(one[name] for one in said) for name in ("counted", "untranslated"))
-    of_shards = [np.load(path, mmap_mode="r", allow_pickle=False) for path in hashes]
+    n_pairs, n_untranslated = (sum(one[name] for one in facts) for name in ("counted", "untranslated"))
     # Of more than fit into memory, the lowest tell enough.
-    while sum(map(len, of_shards)) > MOST_HASHES:
+    while share > 1 and sum(map(len, hashes)) > MOST_HASHES:
         share *= 2
-        of_shards = [of[: np.searchsorted(of, np.uint64(2**64 // share))] for of in of_shards]
-    ordered = np.sort(np.concatenate(of_shards))
-    n_copies = share * int((ordered[1:] == ordered[:-1]).sum())
-    return RepetitionCounts(n_pairs, n_untranslated, n_copies, overlaps, estimated=share > 1)
+        hashes = [of[: np.searchsorted(of, np.uint64(2**HASH_BITS // share))] for of in hashes]
+    return RepetitionCounts(n_pairs, n_untranslated, share * n_copies(np.concatenate(hashes)), overlaps, share > 1)
 
 
-def _hashes(pairs: Iterable[tuple[str, str]]) -> tuple[NDArray[np.int64], ...]:
-    """Of the pairs, of their sources and of their targets, in order."""
-    hashes = array("q"), array("q"), array("q")
-    for pair in pairs:
-        for numbers, key in zip(hashes, overlap_keys(*pair), strict=True):
-            numbers.append(key)
-    return tuple(np.frombuffer(numbers, np.int64) for numbers in hashes)
-
-
-def _n_copies(numbers: "array[int]") -> int:
-    ordered = np.sort(np.frombuffer(numbers, np.int64))
+def n_copies(numbers: NDArray[Any]) -> int:
+    """How many of the numbers have occurred before."""
+    ordered = np.sort(numbers)
     return int((ordered[1:] == ordered[:-1]).sum())
-
-
-def _is_among(numbers: NDArray[np.int64], ordered: NDArray[np.int64]) -> NDArray[np.bool_]:
-    if not len(ordered):
-        return np.zeros(len(numbers), np.bool_)
-    found: NDArray[np.bool_] = ordered[np.minimum(np.searchsorted(ordered, numbers), len(ordered) - 1)] == numbers
-    return found

@@ -11,9 +11,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from heed.data.corpus.shard import ParallelCorpus, join_shards, write_corpus
 from heed.data.corpus.sharded import INDEX, ShardedCorpus, TrainingCorpus, write_index
-from heed.data.inspection.repetitions import repetitions_of_shards
+from heed.data.inspection.repetitions import all_repetitions
 from heed.data.preparation.encoding import Encoder, Tally, check_unknown, merged_unknown
 from heed.data.preparation.plan import (
     SHARD_PAIRS,
@@ -366,8 +368,8 @@ class Preparation:
         dropped = Counter[str]()
         for one in said:
             dropped.update(one["dropped"])
-        hashes = [shards / f"{name}.repeats.npy" for name in names]
-        repetitions = repetitions_of_shards(hashes, said, self._sizes_of_sets(), share=share_of_hashes(plan))
+        hashes = [np.load(shards / f"{name}.repeats.npy", mmap_mode="r", allow_pickle=False) for name in names]
+        repetitions = all_repetitions(hashes, said, self._sizes_of_sets(), share=share_of_hashes(plan))
 
         listed = str(folder / f"{TRAIN}.dropped.tsv" if plan.joined else shards / "shard-*.dropped.tsv.gz")
         if plan.joined:

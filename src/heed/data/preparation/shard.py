@@ -16,7 +16,7 @@ from pydantic import BaseModel
 
 from heed.data.corpus.shard import write_corpus
 from heed.data.corpus.sharded import is_whole
-from heed.data.inspection.repetitions import OF_SOURCES, OF_TARGETS, overlap_keys
+from heed.data.inspection.repetitions import EvaluationSets, Repetitions
 from heed.data.preparation.encoding import Encoder, Numbered, Tally
 from heed.data.preparation.plan import ShardPlan, read_plan
 from heed.data.preparation.rules import COPY, HELD_OUT, PairFilter, hashes_of, later_copies
@@ -158,17 +158,12 @@ class _Encoder:
         sets = {name: (Path(src), Path(tgt)) for name, (src, tgt) in settings.sets.items()}
         dev = read_pairs(sets["dev"], settings.columns) if settings.holds_out_dev else ()
         self._held_out = HeldOut(dev, sides_from=plan.sides_held_out_from)
-        # The places of the pairs of dev and tests, by their hashes and by those of their sides; trees are often alike.
-        self._places: dict[int, list[tuple[str, int]]] = {}
-        of_sides = ("", OF_SOURCES) if settings.tgt_symbols else ("", OF_SOURCES, OF_TARGETS)
-        for name, files in sets.items():
-            for place, pair in enumerate(read_pairs(files, settings.columns)):
-                for key, of_side in zip(overlap_keys(*pair), of_sides, strict=False):
-                    self._places.setdefault(key, []).append((f"{name}{of_side}", place))
+        read_sets = {name: read_pairs(files, settings.columns) for name, files in sets.items()}
+        self._sets = EvaluationSets(read_sets, symbols=settings.tgt_symbols)
 
     def encode(self, shard: int, pairs: Iterable[tuple[Place, Pair | LineFault]]) -> dict[str, Any]:
         """Writes a shard with its list of what is left out; what its sidecar says."""
-        made = _Shard(self._plan, self._tokenizer.special.unk)
+        made = _Shard(self._plan, self._sets, self._tokenizer.special.unk)
         path = self._folder / self._plan.name_of(self._plan.stages[-1][shard])
         corpus = write_corpus(
             path,
@@ -179,7 +174,7 @@ class _Encoder:
         )
         made.tally.write_left_out(path.with_suffix(".dropped.tsv.gz"))
         lengths = corpus.length_counts()
-        arrays: dict[str, NDArray[Any]] = {"repeats": made.repeats()}
+        arrays: dict[str, NDArray[Any]] = {"repeats": made.repetitions.hashes()}
         if not self._plan.joined:  # for the index
             arrays |= {"lengths": lengths, "counts": corpus.counts("tgt", vocab_size=len(self._tokenizer))}
         for name, numbers in arrays.items():
@@ -205,7 +200,7 @@ class _Encoder:
             elif copies is not None and copies[place]:
                 tally.drop(line, COPY)
             else:
-                made.count_repeats(pair, self._places)
+                made.repetitions.add(*pair)
                 yield line, source, pair
 
     def _copies(self, shard: int) -> NDArray[np.bool_] | None:
@@ -223,32 +218,15 @@ class _Encoder:
 class _Shard:
     """What is counted while a shard is made."""
 
-    def __init__(self, plan: ShardPlan, unk: int | None):
+    def __init__(self, plan: ShardPlan, sets: EvaluationSets, unk: int | None):
         self.tally = Tally(plan.texts, unk)
-        self._below = 2**64 // share_of_hashes(plan)
-        self._hashes = not (plan.settings.drop_duplicates or plan.settings.tgt_symbols)
-        self._repeats = array("Q")
-        self._overlaps: dict[str, set[int]] = {}
+        no_copies = plan.settings.drop_duplicates or plan.settings.tgt_symbols
+        self.repetitions = Repetitions(sets, share=0 if no_copies else share_of_hashes(plan))
         self._faults: dict[int, list[Any]] = {}
-        self._n_untranslated = self._n_counted = 0
 
     def count_fault(self, source: int, place: str) -> None:
         """Counts a line of a source that cannot be read."""
         self._faults.setdefault(source, [0, place])[0] += 1
-
-    def count_repeats(self, pair: Pair, places: dict[int, list[tuple[str, int]]]) -> None:
-        """Counts what a pair repeats. places: of the pairs of dev and tests and of their sides, by their hashes."""
-        for key in overlap_keys(*pair):
-            for name, place in places.get(key, ()):
-                self._overlaps.setdefault(name, set()).add(place)
-        self._n_counted += 1
-        self._n_untranslated += pair[0] == pair[1]
-        if self._hashes and (number := pair_hash(*pair)) < self._below:
-            self._repeats.append(number)
-
-    def repeats(self) -> NDArray[np.uint64]:
-        """The hashes of its pairs, or a sixteenth of them, in order."""
-        return np.sort(np.array(self._repeats, np.uint64))
 
     def facts(self, lengths: NDArray[np.int64]) -> dict[str, Any]:
         """What the sidecar says besides the key. lengths: of `ParallelCorpus.length_counts`."""
@@ -260,9 +238,7 @@ class _Shard:
             "tgt_tokens": int(tgt @ n),
             "longest": [0, 0] if longest is None else [int(max(src[longest], tgt[longest])), int(line[longest])],
             "dropped": dict(self.tally.dropped),
-            "untranslated": self._n_untranslated,
-            "overlaps": {name: sorted(places) for name, places in sorted(self._overlaps.items())},
-            "counted": self._n_counted,
+            **self.repetitions.facts(),
             "unknown": self.tally.unknown(),
             "faults": self._faults,
         }
