@@ -25,7 +25,6 @@ from heed.data.preparation.plan import (
     compare_sources,
     make_plan,
     read_plan,
-    record_sources,
     write_plan,
 )
 from heed.data.preparation.rules import PairFilter
@@ -145,9 +144,9 @@ class Preparation:
         # The training files are compared with the plan, if there is one; the others as those of any run.
         if not (earlier and self.is_done):
             self._plan = self._agreed_plan(joined=True if earlier else None)
-        compare_sources(files if earlier else replace(files, train=()), folder / SOURCES, binding=begun)
-        if self._plan is not None:
-            record_sources(self._plan, folder / SOURCES)
+        others = files if earlier else replace(files, train=())
+        planned = () if self._plan is None else self._plan.files
+        compare_sources(others, folder / SOURCES, binding=begun, planned=planned)
 
         # Dev first, since the vocabulary must not be learned from it.
         if files.dev_split is not None and not (begun and all(side.exists() for side in files.dev)):

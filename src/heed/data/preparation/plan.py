@@ -216,16 +216,19 @@ def read_plan(folder: Path) -> ShardPlan | None:
         raise HeedError(f"{path}: damaged ({error}); restore it from a backup, or choose another --run.") from None
 
 
-def compare_sources(files: TextFiles, path: Path, *, binding: bool) -> None:
+def compare_sources(files: TextFiles, path: Path, *, binding: bool, planned: Sequence[Input] = ()) -> None:
     """Writes size, date and hash of the text files to `path`: what a run is trained on must not change.
 
-    binding: whether they are first compared with those that are written there. HeedError names a file that differs.
+    binding: whether they are first compared with those that are written there. planned: those of a plan, which are
+    added as they were: from the list a run knows text that has been moved. HeedError names a file that differs.
     """
     for file in (side for pair in files.pairs for side in pair):
         if not file.is_file():
             raise HeedError(f"{file}: no such file.")
     recorded = read_json(path, MAX_LIST_BYTES) if binding and path.exists() else {}
-    current: dict[str, Any] = {}
+    current: dict[str, Any] = {
+        file.name: {"bytes": file.n_bytes, "modified": int(file.version), "sha256": file.digest} for file in planned
+    }
     for file in dict.fromkeys(side for pair in files.learned_and_chosen_by for side in pair):
         name = os.path.abspath(file)  # not what a link leads to: it may be led elsewhere
         before = recorded.get(name) or recorded.get(str(file))  # as older runs have it
@@ -240,17 +243,6 @@ def compare_sources(files: TextFiles, path: Path, *, binding: bool) -> None:
             raise HeedError(f"{file}: cannot be read ({error.strerror}).") from None
         if before and current[name]["sha256"] != before["sha256"]:
             raise HeedError(f"{file}: changed since this run prepared it; restore the old text, or use another --run.")
-    if recorded | current != recorded:
-        with whole_file(path) as temporary:
-            write_json(temporary, recorded | current)
-
-
-def record_sources(plan: ShardPlan, path: Path) -> None:
-    """Adds the training files to a run's list of its text files: from it a run knows text that has been moved."""
-    recorded = read_json(path, MAX_LIST_BYTES) if path.exists() else {}
-    current = {
-        file.name: {"bytes": file.n_bytes, "modified": int(file.version), "sha256": file.digest} for file in plan.files
-    }
     if recorded | current != recorded:
         with whole_file(path) as temporary:
             write_json(temporary, recorded | current)

@@ -6,11 +6,13 @@ copy; then, since they need a vocabulary, the lengths. `preparation/shard.py` an
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from heed.data.preparation.plan import ShardSettings
+from heed.data.settings import DataSettings
 from heed.errors import HeedError
 from heed.text.line_rules import is_blank
 
@@ -32,23 +34,10 @@ FEWEST_DENSE, CERTAIN_OF_FEW = 2, 0.99
 NO_LANGUAGE = "zxx"  # the detector's code of numbers, addresses and the like
 
 
-class FilterSettings(Protocol):
-    """Those of `DataSettings` that decide on a pair before it is encoded."""
-
-    @property
-    def src(self) -> str: ...
-    @property
-    def tgt(self) -> str: ...
-    @property
-    def drop_identical(self) -> bool: ...
-    @property
-    def check_languages(self) -> bool: ...
-
-
 class PairFilter:
     """Says why a pair is left out, before it is encoded."""
 
-    def __init__(self, settings: FilterSettings):
+    def __init__(self, settings: DataSettings | ShardSettings):
         """HeedError if languages are to be checked and the detector is not installed, or does not know one of them."""
         self._drop_identical = settings.drop_identical
         self._detector = _detector(settings.src, settings.tgt) if settings.check_languages else None
