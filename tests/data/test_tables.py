@@ -5,9 +5,11 @@ import json
 from contextlib import closing
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from heed.data.reading.columns import examine
+from heed.data.reading.lines import MAX_LINE_BYTES
 from heed.data.reading.pairs import Sources, TrainingText, read_pairs, read_sides
 from heed.data.reading.rows import Columns
 from heed.data.settings import DataSettings
@@ -67,7 +69,7 @@ def test_rows_of_csv_are_those_of_pythons_writer_wherever_reading_begins(tmp_pat
 
 def test_a_bad_first_row_is_one_bad_row(tmp_path):
     good = "".join(json.dumps({"en": "a dog", "de": "ein Hund"}) + "\n" for _ in range(12))
-    for first in ("{broken", "[]", '{"en": 1}', '{"id": 7}', ""):
+    for first in ("{broken", "[]", '{"en": 1}', '{"id": 7}', "", "x" * (MAX_LINE_BYTES + 1)):
         assert pairs_of(tmp_path / "rows.jsonl", first + "\n" + good) == [DOG] * 12
     with pytest.raises(HeedError, match=r"rows\.jsonl: has no column 'en'; it has 'translation', 'translation\.fr'"):
         pairs_of(tmp_path / "rows.jsonl", '{"translation": {"fr": "un"}}\n' * 12)
@@ -106,6 +108,28 @@ def test_parquet_of_other_programs_is_read_and_becomes_json(tmp_path):
                 assert rows.content.take(arrow.array([1])).column("text").to_pylist() == ["two"]
     with pytest.raises(HeedError, match=r"has no column 'fr'; it has .*'translation\.en'"):
         examine(path, ("fr",), every=9, before=0)
+
+
+@pytest.mark.parametrize("kind", ["string", "string_view"])
+def test_text_of_parquet_that_is_not_utf_8_is_a_bad_row_and_the_others_stay(tmp_path, kind):
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    from heed.apps.cluster.writers import writer_of
+
+    ends = np.array([0, 1, 3, 4], np.int32)
+    texts = arrow.StringArray.from_buffers(3, arrow.py_buffer(ends.tobytes()), arrow.py_buffer(b"a\xff\xfeb"))
+    path = str(tmp_path / "rows.parquet")
+    parquet.write_table(arrow.table({"text": texts.cast(getattr(arrow, kind)())}), path)
+    for output in ("text", "jsonl", "parquet"):
+        writer = writer_of(tmp_path / output, output)
+        faults, good = {}, []
+        with closing(Sources([[path]], Columns(("text",)), output=output)) as sources:
+            for rows in sources.read([Range(0, 0, 3)]):
+                faults |= {rows.first + place: fault for place, fault in rows.faults.items()}
+                good += [rows.texts[place][0] for place in rows.good]
+                writer.add(rows, rows.good, {"score": [0.5] * len(rows.good)})
+        writer.close()
+        assert (faults, good) == ({1: "holds text that is not UTF-8"}, ["a", "b"])
+    assert parquet.read_table(tmp_path / "parquet").column("text").to_pylist() == ["a", "b"]
 
 
 def test_what_is_no_text_is_refused_by_name(tmp_path):

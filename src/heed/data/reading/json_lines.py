@@ -3,6 +3,7 @@
 import base64
 import json
 from collections.abc import Sequence
+from contextlib import closing
 from typing import Any
 
 from heed.config import shown
@@ -33,19 +34,14 @@ class JsonReader(LineReader):
             texts.append(text)
         return record, texts
 
-    def check(self, beginning: bytes) -> None:
-        check_columns(self._name, self._columns, self._names(beginning.split(b"\n")[:INFERRED_ROWS]))
+    def check(self) -> None:
+        with closing(self):
+            self.names()
 
     def names(self) -> list[str]:
         """The keys of the first rows. HeedError if none is a row, or all lack a column that is read."""
-        names = self._names(list(self.lines(Range(0, 0, INFERRED_ROWS), ends=True)))
-        check_columns(self._name, self._columns, names)
-        return list(dict.fromkeys(name.partition(".")[0] for name in names))
-
-    def _names(self, lines: Sequence[bytes | None]) -> list[str]:
-        """The keys in some lines, with those of objects within objects. HeedError if none of the lines is a row."""
-        names, first = dict[str, None](), ""
-        for number, line in enumerate(lines, start=1):
+        names, first = dict[str, None](), ""  # with those of objects within objects
+        for number, line in enumerate(self.lines(Range(0, 0, INFERRED_ROWS), ends=True), start=1):
             try:
                 record = _record(line) if line is None or line.strip() else {}
             except LineFault as fault:
@@ -56,7 +52,8 @@ class JsonReader(LineReader):
                 names |= dict.fromkeys([name, *(f"{name}.{key}" for key in inside)])
         if first and not names:
             raise HeedError(f"{self._name}, {first}.")
-        return list(names)
+        check_columns(self._name, self._columns, list(names))
+        return list(dict.fromkeys(name.partition(".")[0] for name in names))
 
 
 MISSING = object()

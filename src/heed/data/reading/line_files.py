@@ -1,7 +1,7 @@
 """Files with a row a line: text, which may have tabs between its columns."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -114,23 +114,18 @@ class LineReader(Reader):
         """The number of rows, and the byte that each begins at which is the first of the file or of a part."""
         return _count_lines(pieces, every=every, before=before)
 
-    def check(self, beginning: bytes) -> None:
+    def check(self) -> None:
         """HeedError if the first lines show that a column is missing."""
 
     def examine(self, *, every: int, before: int) -> Contents:
         """The number of rows, the hash of all, and where every part of `every` rows begins, if `before` came before."""
         with open_file(self._name) as file:
             hashing = HashingFile(file)
-            pieces = self._checked(of_text(unpacked(hashing, self._name), self._name))
-            rows, offsets = self.count(pieces, every=every, before=before)
+            pieces = of_text(unpacked(hashing, self._name), self._name)
+            if first := next(pieces, b""):  # it is text
+                self.check()
+            rows, offsets = self.count(filter(None, chain([first], pieces)), every=every, before=before)
             return rows, None if is_url(self._name) else hashing.hexdigest(), offsets
-
-    def _checked(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
-        beginning = next(pieces, None)
-        if beginning is not None:
-            self.check(beginning)
-            yield beginning
-            yield from pieces
 
     def close(self) -> None:
         if self._file is not None:

@@ -163,12 +163,13 @@ class ParquetReader(Reader):
             if begin + n > rows.first and begin < end:
                 place, n_rows = begin, self._rows_at_a_time(group)
                 if not n_rows:
-                    yield from self._unread(max(begin, rows.first), min(begin + n, end))
+                    fault = f"in a row group that unpacks to more than {MAX_EXPANSION} times its size"
+                    yield from self._unread(max(begin, rows.first), min(begin + n, end), fault)
                 for batch in self._batches(group, n_rows) if n_rows else ():
                     first, last = max(place, rows.first), min(place + len(batch), end)
                     if first < last:
                         table = arrow.Table.from_batches([batch.slice(first - place, last - first)])
-                        yield self._rows(table, first)
+                        yield from self._good_rows(table, first)
                     place += len(batch)
             begin += n
 
@@ -221,13 +222,24 @@ class ParquetReader(Reader):
                 return
             yield batch
 
-    def _unread(self, first: int, last: int) -> Iterator[Rows]:
+    def _unread(self, first: int, last: int, fault: str) -> Iterator[Rows]:
         """These rows, all of them bad."""
-        fault = f"in a row group that unpacks to more than {MAX_EXPANSION} times its size"
         for begin in range(first, last, BATCH_ROWS):
             n = min(BATCH_ROWS, last - begin)
-            content = self._parquet.schema_arrow.empty_table() if self._as_table else [{}] * n
+            content = _without_views(self._parquet.schema_arrow.empty_table()) if self._as_table else [{}] * n
             yield Rows(self._name, begin, [("",) * len(self._columns)] * n, content, dict.fromkeys(range(n), fault))
+
+    def _good_rows(self, table: Any, first: int) -> Iterator[Rows]:
+        """The rows; where a text is not UTF-8, in halves down to the row that holds it."""
+        try:
+            yield self._rows(table, first)
+        except UnicodeDecodeError:
+            half = len(table) // 2
+            if half:
+                yield from self._good_rows(table.slice(0, half), first)
+                yield from self._good_rows(table.slice(half), first + half)
+            else:
+                yield from self._unread(first, first + 1, "holds text that is not UTF-8")
 
     def _rows(self, table: Any, first: int) -> Rows:
         table = _without_views(table)

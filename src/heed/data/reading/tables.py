@@ -92,7 +92,7 @@ class TableReader(LineReader):
             rows, offset = rows + 1, offset + len(record or b"") + 1
         return rows, offsets
 
-    def check(self, beginning: bytes) -> None:
+    def check(self) -> None:
         assert self._layout  # which refuses what cannot be read
 
     def _cells(self, line: bytes | None) -> list[str]:
