@@ -55,11 +55,23 @@ class Tally:
         with whole_file(path) as temporary, temporary.open("wb") as file, _packed(file, path) as packed:
             text = TextIOWrapper(packed, encoding="utf-8", newline="")
             for line, reason, detail in sorted(self._left_out):
-                source = int(np.searchsorted(self._starts, line, side="left")) - 1
-                number = line - int(self._starts[source])
+                source, number = self._place(line)
                 text.write(f"{number}\t{reason}{': ' * bool(detail)}{detail}\t{self._texts[source][0]}\n")
             text.flush()
             text.detach()
+
+    def faults(self, reason: str) -> dict[str, list[Any]]:
+        """Of each source, how many lines are left out for this reason, and the first one with its detail."""
+        faults: dict[str, list[Any]] = {}
+        for line, _, detail in (one for one in self._left_out if one[1] == reason):
+            source, number = self._place(line)
+            faults.setdefault(str(source), [0, f"line {number:,}: {detail}"])[0] += 1
+        return faults
+
+    def _place(self, line: int) -> tuple[int, int]:
+        """The source of a line, and its number there."""
+        source = int(np.searchsorted(self._starts, line, side="left")) - 1
+        return source, line - int(self._starts[source])
 
     def count_tokens(self, line: int, ids: Sequence[list[int]]) -> None:
         """Counts a pair's tokens, and those that stand for text which the vocabulary lacks."""

@@ -103,10 +103,6 @@ class ShardPlan(Plan):
         """The first file of each source and its number of lines, through which a pair's line is counted."""
         return [(files[0].name, files[0].rows) for files in self.sources]
 
-    def first_line(self, source: int) -> int:
-        """The number of its first line, counted from 1 through all sources."""
-        return 1 + sum(rows for _, rows in self.texts[:source])
-
     @property
     def sides_held_out_from(self) -> int:
         """The first source in which a pair is held out that shares one side with dev."""

@@ -116,7 +116,7 @@ class ShardWorker:
         n_ranges = self._plan.n_ranges
         bounds = (np.arange(1, n_ranges, dtype=np.uint64) * np.uint64(2**64 // n_ranges)) if n_ranges > 1 else found[:0]
         starts = [0, *np.searchsorted(found, bounds).tolist(), len(found)]
-        return {"plan": self._plan.digest, "n": len(found), "starts": starts}
+        return {"plan": self._plan.digest, "starts": starts}
 
     def _find_copies(self, number: int) -> dict[str, Any]:
         """Writes the places of all pairs of a range of hashes that have occurred in the corpus before, by shard."""
@@ -126,7 +126,7 @@ class ShardWorker:
             begin, end = said["starts"][number], said["starts"][number + 1]
             path = _hashes_path(self._folder, shard)
             hashes.append(np.fromfile(path, np.uint64, end - begin, offset=8 * begin))
-            places.append(np.fromfile(path, np.uint32, end - begin, offset=8 * said["n"] + 4 * begin))
+            places.append(np.fromfile(path, np.uint32, end - begin, offset=8 * said["starts"][-1] + 4 * begin))
             sizes.append(end - begin)
             if len(hashes[-1]) != end - begin or len(places[-1]) != end - begin:
                 raise HeedError(f"{path}: damaged; delete the folder {COPIES} and run this again.")
@@ -163,36 +163,54 @@ class _Encoder:
 
     def encode(self, shard: int, pairs: Iterable[tuple[Place, Pair | LineFault]]) -> dict[str, Any]:
         """Writes a shard with its list of what is left out; what its sidecar says."""
-        made = _Shard(self._plan, self._sets, self._tokenizer.special.unk)
-        path = self._folder / self._plan.name_of(self._plan.stages[-1][shard])
+        plan = self._plan
+        tally = Tally(plan.texts, self._tokenizer.special.unk)
+        no_copies = plan.settings.drop_duplicates or plan.settings.tgt_symbols
+        repetitions = Repetitions(self._sets, share=0 if no_copies else share_of_hashes(plan))
+        path = self._folder / plan.name_of(plan.stages[-1][shard])
         corpus = write_corpus(
             path,
-            self._encoder.encode(self._readable(shard, pairs, made), made.tally),
+            self._encoder.encode(self._readable(shard, pairs, tally, repetitions), tally),
             vocab_size=len(self._tokenizer),
             src_vocab_size=self._tokenizer.src_vocab_size,
-            lines=made.tally.lines,
+            lines=tally.lines,
         )
-        made.tally.write_left_out(path.with_suffix(".dropped.tsv.gz"))
+        tally.write_left_out(path.with_suffix(".dropped.tsv.gz"))
         lengths = corpus.length_counts()
-        arrays: dict[str, NDArray[Any]] = {"repeats": made.repetitions.hashes()}
-        if not self._plan.joined:  # for the index
+        arrays: dict[str, NDArray[Any]] = {"repeats": repetitions.hashes()}
+        if not plan.joined:  # for the index
             arrays |= {"lengths": lengths, "counts": corpus.counts("tgt", vocab_size=len(self._tokenizer))}
         for name, numbers in arrays.items():
             with whole_file(path.with_suffix(f".{name}.npy")) as temporary, temporary.open("wb") as file:
                 np.save(file, numbers, allow_pickle=False)
-        return {"key": self._key, "manifest": sha256_of(path / MANIFEST), "kept": len(corpus), **made.facts(lengths)}
+        src, tgt, n, _ = lengths.T
+        return {
+            "key": self._key,
+            "manifest": sha256_of(path / MANIFEST),
+            "kept": len(corpus),
+            "longer": int(np.maximum(src, tgt) @ n),
+            "src_tokens": int(src @ n),
+            "tgt_tokens": int(tgt @ n),
+            "longest": list(corpus.longest) if len(corpus) else [0, 0],
+            "dropped": dict(tally.dropped),
+            **repetitions.facts(),
+            "unknown": tally.unknown(),
+            "faults": tally.faults(UNREADABLE),
+        }
 
     def _readable(
-        self, shard: int, pairs: Iterable[tuple[Place, Pair | LineFault]], made: "_Shard"
+        self,
+        shard: int,
+        pairs: Iterable[tuple[Place, Pair | LineFault]],
+        tally: Tally,
+        repetitions: Repetitions,
     ) -> Iterator[Numbered]:
         """The pairs that no rule leaves out before they are encoded, with their numbers through all sources."""
-        plan, copies, tally = self._plan, self._copies(shard), made.tally
-        first_lines = [plan.first_line(source) for source in range(len(plan.sources))]
+        copies, first_lines = self._copies(shard), np.cumsum([1, *(rows for _, rows in self._plan.texts)]).tolist()
         for place, ((source, row), pair) in enumerate(pairs):
             line = first_lines[source] + row
             if isinstance(pair, LineFault):
                 tally.drop(line, UNREADABLE, str(pair))
-                made.count_fault(source, f"line {row + 1:,}: {pair}")
             elif self._held_out.has(source, *pair):
                 tally.drop(line, HELD_OUT)
             elif (reason := self._filter.reason(*pair)) is not None:
@@ -200,7 +218,7 @@ class _Encoder:
             elif copies is not None and copies[place]:
                 tally.drop(line, COPY)
             else:
-                made.repetitions.add(*pair)
+                repetitions.add(*pair)
                 yield line, source, pair
 
     def _copies(self, shard: int) -> NDArray[np.bool_] | None:
@@ -215,47 +233,14 @@ class _Encoder:
         return copies
 
 
-class _Shard:
-    """What is counted while a shard is made."""
-
-    def __init__(self, plan: ShardPlan, sets: EvaluationSets, unk: int | None):
-        self.tally = Tally(plan.texts, unk)
-        no_copies = plan.settings.drop_duplicates or plan.settings.tgt_symbols
-        self.repetitions = Repetitions(sets, share=0 if no_copies else share_of_hashes(plan))
-        self._faults: dict[int, list[Any]] = {}
-
-    def count_fault(self, source: int, place: str) -> None:
-        """Counts a line of a source that cannot be read."""
-        self._faults.setdefault(source, [0, place])[0] += 1
-
-    def facts(self, lengths: NDArray[np.int64]) -> dict[str, Any]:
-        """What the sidecar says besides the key. lengths: of `ParallelCorpus.length_counts`."""
-        src, tgt, n, line = lengths.T
-        longest = int(np.maximum(src, tgt).argmax()) if len(lengths) else None
-        return {
-            "longer": int(np.maximum(src, tgt) @ n),
-            "src_tokens": int(src @ n),
-            "tgt_tokens": int(tgt @ n),
-            "longest": [0, 0] if longest is None else [int(max(src[longest], tgt[longest])), int(line[longest])],
-            "dropped": dict(self.tally.dropped),
-            **self.repetitions.facts(),
-            "unknown": self.tally.unknown(),
-            "faults": self._faults,
-        }
-
-
 def share_of_hashes(plan: ShardPlan) -> int:
     """One in how many of a shard's hashes it keeps."""
     return 1 if plan.joined else ESTIMATED_SHARE
 
 
-class _HashesSaid(BaseModel):
-    plan: str
-    n: Count
-    starts: list[Count]
+class _PlacesSaid(BaseModel):
+    """starts: where each range of hashes begins among those of a shard, or each shard among the copies of a range."""
 
-
-class _CopiesSaid(BaseModel):
     plan: str
     starts: list[Count]
 
@@ -281,9 +266,6 @@ class _ShardSaid(BaseModel):
     faults: dict[str, tuple[Count, str]]
 
 
-SAID: dict[str, type[BaseModel]] = {"hashes": _HashesSaid, "copies": _CopiesSaid, "shard": _ShardSaid}
-
-
 def shard_key(plan: ShardPlan, folder: Path) -> str:
     """A hash of all that decides a shard's bytes: the plan, the tokenizer, and dev if it is held out."""
     parts = [SIDECAR, plan.digest, sha256_of(folder.parent / TOKENIZER)]
@@ -301,7 +283,7 @@ def sidecar_path(folder: Path, plan: ShardPlan, part: int) -> Path:
 def finished(folder: Path, plan: ShardPlan, part: int, *, key: str | None = None) -> dict[str, Any] | None:
     """What the sidecar of a job says; None unless the job is done. key: of `shard_key`, if it is known."""
     path, job = sidecar_path(folder, plan, part), plan.job(part)
-    said = read_sidecar(str(path), SAID[job.kind])
+    said = read_sidecar(str(path), _ShardSaid if job.kind == "shard" else _PlacesSaid)
     if said is None:
         return None
     if job.kind == "shard":
@@ -312,9 +294,8 @@ def finished(folder: Path, plan: ShardPlan, part: int, *, key: str | None = None
     starts, n_ends = said["starts"], plan.n_ranges if job.kind == "hashes" else len(plan.parts)
     if said["plan"] != plan.digest or len(starts) != n_ends + 1 or starts != sorted(starts):
         return None
-    n, found = said.get("n", starts[-1]), facts(str(path.with_suffix(".bin")))
-    of_each = 12 if job.kind == "hashes" else 4  # bytes
-    return said if found is not None and n == starts[-1] and found.n_bytes == n * of_each else None
+    found, of_each = facts(str(path.with_suffix(".bin"))), 12 if job.kind == "hashes" else 4  # bytes
+    return said if found is not None and found.n_bytes == starts[-1] * of_each else None
 
 
 def _hashes_path(folder: Path, shard: int) -> Path:
