@@ -122,7 +122,7 @@ PAPER: list[tuple[str, str, list[tuple[str, str]]]] = [
     (
         "Section 5.3, equation 3: optimizer",
         "Adam; lrate = d_model^-0.5 · min(step^-0.5, step · warmup_steps^-1.5)",
-        [("heed.training.schedule", "learning_rate"), ("heed.training.step", "make_optimizer")],
+        [("heed.training.schedule", "learning_rate"), ("heed.training.optimizer.Adam", "step")],
     ),
     (
         "Section 5.4: dropout and label smoothing",
@@ -130,7 +130,7 @@ PAPER: list[tuple[str, str, list[tuple[str, str]]]] = [
         "label smoothing of ε = 0.1.",
         [
             ("heed.model.attention.Dropout", "forward"),
-            ("heed.backends.reference.ReferenceBackend", "smoothed_loss_"),
+            ("heed.training.loss", "smoothed_loss_"),
         ],
     ),
     (

@@ -16,14 +16,15 @@ from heed.model.transformer import Transformer
 from heed.runtime.device import Machine
 from heed.training.distributed import Workers
 from heed.training.memory_probe import MemoryProbe
+from heed.training.optimizer import Adam
 from heed.training.settings import TrainingSettings
-from heed.training.step import MasterWeights, StepResult, make_optimizer, train_step
+from heed.training.step import MasterWeights, StepResult, train_step
 from tests.conftest import SPECIAL
+from tests.gpu import losses, varlen
 from tests.gpu.emulation import EmulatedCuda, WaitCounter, emulated_cuda
 from tests.gpu.real import real_cuda
-from tests.gpu.varlen import REGISTERED
 
-assert REGISTERED
+assert losses.REGISTERED and varlen.REGISTERED
 Gpu = Callable[[], AbstractContextManager[WaitCounter]]
 CPU = torch.device("cpu")
 VOCAB_SIZE = 50
@@ -83,7 +84,7 @@ class Training:
     """A model in training, step by step."""
 
     weights: MasterWeights
-    optimizer: torch.optim.Adam
+    optimizer: Adam
     batches: TokenBatches
     settings: TrainingSettings
     machine: Machine
@@ -100,7 +101,7 @@ class Training:
         n_src, n_tgt = settings.batch_src_tokens, settings.batch_tgt_tokens
         limits = BatchLimits(n_src, n_tgt, settings.micro_batch_tokens or n_tgt, settings.seed)
         batches = TokenBatches(corpus, SPECIAL, limits)
-        return cls(weights, make_optimizer(weights.masters, settings), batches, settings, machine)
+        return cls(weights, Adam(weights.masters.parameters(), settings), batches, settings, machine)
 
     def fit(self) -> None:
         """Makes the micro-batches as small as the device's memory asks for."""

@@ -3,8 +3,10 @@
 import gc
 import itertools
 import logging
+import sys
 import weakref
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,17 +19,18 @@ from heed.backends.gpu.packing import MAX_SEQUENCES, PassInputs, PassShape, Sent
 from heed.backends.gpu.passes import GpuPasses, _runs
 from heed.backends.gpu.training import GpuTrainingBackend
 from heed.backends.protocol import PassSettings
-from heed.backends.reference import ReferenceBackend
 from heed.data.batches.batch import Batch, make_batch
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
 from heed.runtime.device import Machine
+from heed.training.loss import consistent_loss_, smoothed_loss_
 from heed.training.memory_probe import MemoryProbe
 from heed.training.settings import TrainingSettings
 from heed.training.step import MasterWeights, micro_batch_loss
 from tests.conftest import OTHERS, SPECIAL
 from tests.gpu.conftest import CPU, SETTINGS, VOCAB_SIZE, Training, architecture
 from tests.gpu.emulation import CUDA
+from tests.gpu.losses import consistent_loss_by_formula_, smoothed_loss_by_formula_
 from tests.gpu.waits import PASSES
 
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -352,10 +355,10 @@ def test_attention_without_a_window_leaves_training_to_the_plain_network():
 @pytest.mark.parametrize("consistency", [None, 5.0])
 def test_kernels_are_launched_on_the_device_of_the_logits(emulated, monkeypatch, consistency):
     """Triton launches on the current device, which may be another."""
-    guarded = []
+    guarded, kernels = [], {}
     for kind in ("smoothed", "consistent"):
-        monkeypatch.setattr(losses, f"{kind}_loss_by_torch_", lambda *_: guarded.append(emulated.guarded))
-    monkeypatch.setattr(losses, "has_triton", lambda: False)
+        kernels[f"{kind}_loss_by_triton_"] = lambda *_: guarded.append(emulated.guarded)
+    monkeypatch.setitem(sys.modules, "heed.backends.gpu.triton_losses", SimpleNamespace(**kernels))
     logits, numbers = torch.zeros(2, 8, device=CUDA), torch.zeros(2, device=CUDA)
     arguments = (logits, numbers, numbers, logits, 0.1)
     if consistency is None:
@@ -365,11 +368,11 @@ def test_kernels_are_launched_on_the_device_of_the_logits(emulated, monkeypatch,
     assert guarded == [1] and emulated.guarded == 0
 
 
-@pytest.fixture(params=["torch", "triton"])
+@pytest.fixture(params=["formula", "triton"])
 def loss_operations(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, Any]]:
-    """The losses by PyTorch's operations, and by the kernels that run on a GPU or in Triton's interpreter."""
-    if request.param == "torch":
-        yield losses.smoothed_loss_by_torch_, losses.consistent_loss_by_torch_
+    """The losses by the formula, as on emulated devices, and by the kernels in Triton's interpreter."""
+    if request.param == "formula":
+        yield smoothed_loss_by_formula_, consistent_loss_by_formula_
         return
     pytest.importorskip("triton")
     from triton import knobs
@@ -393,11 +396,11 @@ def test_losses_in_one_pass_are_the_references(loss_operations, consistency, dty
     targets, weights = torch.randint(0, vocab, (n,)), torch.rand(n) + 0.5
     weights[-n_padding:] = 0
     # The reference, in fp32.
-    reference, of_reference = ReferenceBackend(), logits.float().clone()
+    of_reference = logits.float().clone()
     if consistency is None:
-        loss, nll = reference.smoothed_loss_(of_reference, targets, label_smoothing=0.1)
+        loss, nll = smoothed_loss_(of_reference, targets, label_smoothing=0.1)
     else:
-        loss, nll = reference.consistent_loss_(of_reference, targets, label_smoothing=0.1, consistency=consistency)
+        loss, nll = consistent_loss_(of_reference, targets, label_smoothing=0.1, consistency=consistency)
     of_reference = of_reference * weights.repeat(n_rows // n)[:, None]
     logits[n - 1] = torch.nan
     found, gradient = torch.full((2, n), torch.nan), logits.clone()

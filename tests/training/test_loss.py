@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from heed.backends.reference import ReferenceBackend
-from heed.training.loss import consistent_loss, projected_loss
+from heed.training.loss import consistent_loss, consistent_loss_, projected_loss, smoothed_loss_
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.1])
@@ -61,7 +61,7 @@ def test_the_loss_of_two_passes_and_its_gradient_are_those_of_r_drop(epsilon, al
     (gradient,) = torch.autograd.grad(expected.sum(), logits)
     nll = F.cross_entropy(logits, targets.repeat(2), reduction="none").view(2, -1).mean(0)
     ours = logits.detach().clone()
-    losses, nlls = ReferenceBackend().consistent_loss_(ours, targets, **options)
+    losses, nlls = consistent_loss_(ours, targets, **options)
     torch.testing.assert_close(losses, expected)  # fp64: to 1e-7 of the value
     torch.testing.assert_close(nlls, nll)
     torch.testing.assert_close(ours, gradient, rtol=1e-9, atol=1e-12)
@@ -98,8 +98,8 @@ def test_gradients_in_bf16_are_rounded_once():
     torch.manual_seed(2)
     in_bf16 = (8 * torch.randn(40, 50)).repeat(2, 1).add_(torch.randn(80, 50)).bfloat16()
     targets = in_bf16[:40].argmax(dim=1)  # where the gradient is a small difference of probability and target
-    two_passes = partial(ReferenceBackend().consistent_loss_, label_smoothing=0.1, consistency=5.0)
-    one_pass = partial(ReferenceBackend().smoothed_loss_, label_smoothing=0.1)
+    two_passes = partial(consistent_loss_, label_smoothing=0.1, consistency=5.0)
+    one_pass = partial(smoothed_loss_, label_smoothing=0.1)
     for loss_of, logits in ((two_passes, in_bf16), (one_pass, in_bf16[:40])):
         ours, exact = logits.clone(), logits.float()
         loss_of(ours, targets)
@@ -112,6 +112,6 @@ def test_divergence_worked_out_by_hand():
     # KL(P || Q) = 0.8 ln 1.6 + 0.2 ln 0.4 = 0.192745, KL(Q || P) = 0.5 ln 0.625 + 0.5 ln 2.5 = 0.223144.
     # (-ln 0.8 - ln 0.5) / 2 + 6 / 4 · (0.192745 + 0.223144) = 0.458145 + 0.623833 = 1.081979
     logits = torch.tensor([[0.8, 0.2], [0.5, 0.5]]).log()
-    loss, nll = ReferenceBackend().consistent_loss_(logits, torch.tensor([0]), label_smoothing=0.0, consistency=6.0)
+    loss, nll = consistent_loss_(logits, torch.tensor([0]), label_smoothing=0.0, consistency=6.0)
     assert loss.item() == pytest.approx(1.081979, abs=1e-5)
     assert nll.item() == pytest.approx(0.458145, abs=1e-5)

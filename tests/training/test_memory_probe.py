@@ -12,8 +12,9 @@ from heed.model.transformer import Transformer
 from heed.training import memory_probe
 from heed.training.distributed import Workers
 from heed.training.memory_probe import MemoryProbe
+from heed.training.optimizer import Adam
 from heed.training.settings import TrainingSettings
-from heed.training.step import MasterWeights, make_optimizer
+from heed.training.step import MasterWeights
 
 
 @pytest.mark.slow
@@ -44,7 +45,7 @@ def parts(tmp_path):
     weights = MasterWeights(Transformer(Architecture(n_layers=1, d_model=16, d_ff=16, n_heads=2), 50), FP32)
     corpus = copy_corpus(tmp_path / "corpus", 50, n_pairs=40)
     batches = TokenBatches(corpus, SPECIAL, BatchLimits(600, 600, 600, seed=1))
-    return weights, make_optimizer(weights.masters, TrainingSettings()), batches
+    return weights, Adam(weights.masters.parameters(), TrainingSettings()), batches
 
 
 def test_the_trial_uses_the_runs_settings_and_leaves_neither_gradients_nor_moments(parts, monkeypatch):

@@ -88,8 +88,8 @@ class TrainingOps(Protocol):
 
     def smoothed_loss_(
         self, logits: Float[Tensor, "token vocab"], targets: Int[Tensor, " token"], *, label_smoothing: float
-    ) -> tuple[Float[Tensor, " token"], Float[Tensor, " token"]]:
-        """(label-smoothed loss, negative log-likelihood) per token; `logits` become the gradient of the loss."""
+    ) -> tuple[Float[Tensor, " token"], Float[Tensor, " token"]] | None:
+        """`training.loss.smoothed_loss_` by a kernel; None, with nothing done, if this backend has none."""
 
     def consistent_loss_(
         self,
@@ -98,10 +98,8 @@ class TrainingOps(Protocol):
         *,
         label_smoothing: float,
         consistency: float,
-    ) -> tuple[Float[Tensor, " token"], Float[Tensor, " token"]]:
-        """(`training.loss.consistent_loss` per token, mean negative log-likelihood of both passes); `logits`, of all
-        tokens in the first pass and then in the second, become the gradient of that loss.
-        """
+    ) -> tuple[Float[Tensor, " token"], Float[Tensor, " token"]] | None:
+        """`training.loss.consistent_loss_` by a kernel; None, with nothing done, if this backend has none."""
 
     def add_gradient(self, gradient: Float[Tensor, "*shape"], total: Float[Tensor, "*shape"]) -> None:
         """total += gradient, total in fp32."""
@@ -112,8 +110,8 @@ class TrainingOps(Protocol):
         weights: Sequence[tuple[Tensor, Tensor]],
         gradients: Float[Tensor, " weight"],
         finite: Bool[Tensor, ""],
-    ) -> None:
-        """The optimizer's step, unless not finite; then the gradients are zero.
+    ) -> bool:
+        """Whether a kernel took the step of `training.optimizer.Adam`, unless not finite, and zeroed the gradients.
 
         weights: pairs of a weight in fp32, which the optimizer updates, and its copy to compute with, which becomes
         equal but for rounding; both may be one. gradients: the memory in which theirs lie.

@@ -43,55 +43,23 @@ class ReferenceBackend:
             return out.add_(torch.mm(a, b))
         return torch.mm(a, b, out=out) if bias is None else torch.addmm(bias, a, b, out=out)
 
-    def smoothed_loss_(self, logits: Tensor, targets: Tensor, *, label_smoothing: float) -> tuple[Tensor, Tensor]:
-        log_prob = torch.log_softmax(logits, dim=-1, dtype=torch.float32)
-        nll = -log_prob.gather(1, targets[:, None])[:, 0]
-        loss = (1 - label_smoothing) * nll - label_smoothing * log_prob.mean(dim=-1)
-        grad = log_prob.exp_().sub_(label_smoothing / logits.shape[1])
-        grad.scatter_add_(1, targets[:, None], torch.full_like(targets[:, None], label_smoothing - 1, dtype=grad.dtype))
-        logits.copy_(grad)
-        return loss, nll
+    def smoothed_loss_(self, logits: Tensor, targets: Tensor, *, label_smoothing: float) -> None:
+        return None
 
-    def consistent_loss_(
-        self, logits: Tensor, targets: Tensor, *, label_smoothing: float, consistency: float
-    ) -> tuple[Tensor, Tensor]:
-        n, vocab_size = len(targets), logits.shape[1]
-        # fp64 stays, in which tests prove the gradient.
-        log_prob = torch.log_softmax(logits, dim=-1, dtype=torch.promote_types(logits.dtype, torch.float32))
-        both_targets = targets.repeat(2)[:, None]
-        nlls = -log_prob.gather(1, both_targets)[:, 0]
-        losses = (1 - label_smoothing) * nlls - label_smoothing * log_prob.mean(dim=-1)
-        ratio = log_prob[:n] - log_prob[n:]  # log p / q
-        p, q = log_prob.exp_().split(n)
-        forward, backward = (p * ratio).sum(dim=-1, keepdim=True), -(q * ratio).sum(dim=-1, keepdim=True)  # KL
-        weight = consistency / 4
-        loss = (losses[:n] + losses[n:]) / 2 + weight * (forward + backward)[:, 0]
-        # The gradient by the first logits: of KL(p || q) it is p (ratio - KL), of KL(q || p) p - q, of half the first
-        # pass's loss p / 2 less half the target distribution. By the second logits it is the same, exchanged.
-        at_target = torch.full_like(targets[:, None], (label_smoothing - 1) / 2, dtype=p.dtype)
-        for rows, probs, others, kl, sign in ((logits[:n], p, q, forward, 1), (logits[n:], q, p, backward, -1)):
-            factor = torch.add(0.5 + weight * (1 - kl), ratio, alpha=sign * weight)
-            rest = torch.rsub(others, -label_smoothing / (2 * vocab_size), alpha=weight)
-            rows.copy_(rest.addcmul_(factor, probs).scatter_add_(1, targets[:, None], at_target))
-        return loss, (nlls[:n] + nlls[n:]) / 2
+    def consistent_loss_(self, logits: Tensor, targets: Tensor, *, label_smoothing: float, consistency: float) -> None:
+        return None
 
     def add_gradient(self, gradient: Tensor, total: Tensor) -> None:
         total.add_(gradient)
 
-    @torch.no_grad()
     def adam_step(
         self,
         optimizer: torch.optim.Optimizer,
         weights: Sequence[tuple[Tensor, Tensor]],
         gradients: Tensor,
         finite: Tensor,
-    ) -> None:
-        optimizer.found_inf = (~finite).float()  # type: ignore[attr-defined]  # fused Adam then leaves the weights alone
-        optimizer.step()
-        gradients.zero_()
-        for master, copy in weights:
-            if copy is not master:
-                copy.copy_(master)
+    ) -> bool:
+        return False
 
     def training_passes(self, model: Transformer, totals: Tensor, settings: PassSettings) -> None:
         return None

@@ -1,5 +1,6 @@
 """The training loss: label-smoothed as in section 5.4, and with R-Drop also the distance between two passes."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -56,6 +57,54 @@ def consistent_loss(
     return loss, nll
 
 
+def smoothed_loss_(
+    logits: Float[Tensor, "token vocab"], targets: Int[Tensor, " token"], *, label_smoothing: float
+) -> tuple[Float[Tensor, " token"], Float[Tensor, " token"]]:
+    """(label-smoothed loss, negative log-likelihood) per token; `logits` become the gradient of the loss.
+
+    Section 5.4, ε = 0.1: the cross-entropy with the distribution 1 - ε at the target plus ε / vocab everywhere, whose
+    gradient by the logits is the softmax less that distribution.
+    """
+    log_prob = torch.log_softmax(logits, dim=-1, dtype=torch.float32)
+    nll = -log_prob.gather(1, targets[:, None])[:, 0]
+    loss = (1 - label_smoothing) * nll - label_smoothing * log_prob.mean(dim=-1)
+    grad = log_prob.exp_().sub_(label_smoothing / logits.shape[1])
+    grad.scatter_add_(1, targets[:, None], torch.full_like(targets[:, None], label_smoothing - 1, dtype=grad.dtype))
+    logits.copy_(grad)
+    return loss, nll
+
+
+def consistent_loss_(
+    logits: Float[Tensor, "two_passes vocab"],
+    targets: Int[Tensor, " token"],
+    *,
+    label_smoothing: float,
+    consistency: float,
+) -> tuple[Float[Tensor, " token"], Float[Tensor, " token"]]:
+    """(`consistent_loss` per token, mean negative log-likelihood of both passes); `logits`, of all tokens in the first
+    pass and then in the second, become the gradient of that loss.
+    """
+    n, vocab_size = len(targets), logits.shape[1]
+    # fp64 stays, in which tests prove the gradient.
+    log_prob = torch.log_softmax(logits, dim=-1, dtype=torch.promote_types(logits.dtype, torch.float32))
+    both_targets = targets.repeat(2)[:, None]
+    nlls = -log_prob.gather(1, both_targets)[:, 0]
+    losses = (1 - label_smoothing) * nlls - label_smoothing * log_prob.mean(dim=-1)
+    ratio = log_prob[:n] - log_prob[n:]  # log p / q
+    p, q = log_prob.exp_().split(n)
+    forward, backward = (p * ratio).sum(dim=-1, keepdim=True), -(q * ratio).sum(dim=-1, keepdim=True)  # KL
+    weight = consistency / 4
+    loss = (losses[:n] + losses[n:]) / 2 + weight * (forward + backward)[:, 0]
+    # The gradient by the first logits: of KL(p || q) it is p (ratio - KL), of KL(q || p) p - q, of half the first
+    # pass's loss p / 2 less half the target distribution. By the second logits it is the same, exchanged.
+    at_target = torch.full_like(targets[:, None], (label_smoothing - 1) / 2, dtype=p.dtype)
+    for rows, probs, others, kl, sign in ((logits[:n], p, q, forward, 1), (logits[n:], q, p, backward, -1)):
+        factor = torch.add(0.5 + weight * (1 - kl), ratio, alpha=sign * weight)
+        rest = torch.rsub(others, -label_smoothing / (2 * vocab_size), alpha=weight)
+        rows.copy_(rest.addcmul_(factor, probs).scatter_add_(1, targets[:, None], at_target))
+    return loss, (nlls[:n] + nlls[n:]) / 2
+
+
 class _ProjectedLoss(torch.autograd.Function):
     # Of one pass, or with a `consistency` of two.
     @staticmethod
@@ -73,6 +122,11 @@ class _ProjectedLoss(torch.autograd.Function):
         vocab_size, d_model = weight.shape
         n_passes = 1 if consistency is None else 2
         passes = features.view(n_passes, len(targets), d_model)
+        options = {"label_smoothing": label_smoothing}
+        plain: Callable[..., Any] = smoothed_loss_
+        kernel: Callable[..., Any] = backend.smoothed_loss_
+        if consistency is not None:
+            plain, kernel, options = consistent_loss_, backend.consistent_loss_, options | {"consistency": consistency}
         with_grad = any(ctx.needs_input_grad)
         feature_grad = torch.empty_like(passes) if with_grad else None
         weight_grad = torch.zeros_like(weight, dtype=torch.float32) if with_grad else None
@@ -89,13 +143,8 @@ class _ProjectedLoss(torch.autograd.Function):
             if n % ROW_MULTIPLE:
                 x = F.pad(x, (0, 0, 0, -n % ROW_MULTIPLE))
             logits = backend.product(x, weight.T, out=buffer[: len(x)], bias=bias)
-            if consistency is None:
-                losses, nlls = backend.smoothed_loss_(logits[:n], y, label_smoothing=label_smoothing)
-            else:
-                losses, nlls = backend.consistent_loss_(
-                    logits[:n], y, label_smoothing=label_smoothing, consistency=consistency
-                )
-            # Either loss leaves the gradient in place of the logits.
+            # By the backend's kernel, if it has one. Either loss leaves the gradient in place of the logits.
+            losses, nlls = kernel(logits[:n], y, **options) or plain(logits[:n], y, **options)
             loss += losses.sum()
             nll += nlls.sum()
             if feature_grad is not None and weight_grad is not None:

@@ -12,6 +12,7 @@ from heed.errors import HeedError, is_out_of_memory
 from heed.runtime.device import Machine
 from heed.runtime.memory import free_memory, peak_memory, reset_peak_memory
 from heed.training.distributed import Workers
+from heed.training.optimizer import Adam
 from heed.training.settings import TrainingSettings
 from heed.training.step import MasterWeights, micro_batch_loss, sharing_of
 
@@ -25,7 +26,7 @@ class MemoryProbe:
     """Tries passes of a run. The gradients are zero afterwards, and no weight has changed."""
 
     weights: MasterWeights
-    optimizer: torch.optim.Adam
+    optimizer: Adam
     machine: Machine
     workers: Workers
     settings: TrainingSettings

@@ -18,6 +18,7 @@ from heed.runtime.device import Machine
 from heed.training.distributed import Sharing, Workers
 from heed.training.gradient_reduction import GradientReduction
 from heed.training.loss import consistent_loss, projected_loss
+from heed.training.optimizer import Adam
 from heed.training.settings import TrainingSettings
 
 log = logging.getLogger(__name__)
@@ -139,18 +140,6 @@ def sharing_of(model: Transformer) -> Sharing:
     return "rows" if backend_for(model).computes_padding else "merged"
 
 
-def make_optimizer(model: Transformer, settings: TrainingSettings) -> torch.optim.Adam:
-    """Adam as in section 5.3; `train_step` sets its learning rate."""
-    is_counted = next(model.parameters()).is_meta  # PyTorch has no fused Adam there
-    return torch.optim.Adam(
-        model.parameters(),
-        lr=0.0,
-        betas=(settings.adam_beta1, settings.adam_beta2),
-        eps=settings.adam_epsilon,
-        fused=not is_counted,
-    )
-
-
 def micro_batch_loss(model: Transformer, batch: Batch, settings: TrainingSettings) -> tuple[Tensor, Tensor]:
     """(smoothed loss, negative log-likelihood), each summed over the batch's real target tokens.
 
@@ -214,7 +203,7 @@ class OutOfMemory(Exception):
 
 def train_step(
     weights: MasterWeights,
-    optimizer: torch.optim.Adam,
+    optimizer: Adam,
     batches: list[Batch],
     settings: TrainingSettings,
     machine: Machine,
@@ -249,7 +238,13 @@ def train_step(
         sums.gradients.mul_((settings.clip_norm / (norm + 1e-6)).clamp(max=1))
     for group in optimizer.param_groups:
         group["lr"] = rate
-    backend_for(weights.model).adam_step(optimizer, weights.pairs, sums.gradients, finite)
+    # By the backend's kernel, if it has one; that computes Adam alone.
+    if type(optimizer) is not Adam or not backend_for(weights.model).adam_step(
+        optimizer, weights.pairs, sums.gradients, finite
+    ):
+        optimizer.step(finite)
+        sums.gradients.zero_()
+        weights.copy_to_compute()
     sums.scalars.zero_()
     return result
 

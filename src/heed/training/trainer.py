@@ -27,11 +27,12 @@ from heed.training.faults import MAX_FAULTS, FaultCounter, NotFinite, PendingSte
 from heed.training.limits import Limits
 from heed.training.logbook import Logbook, short
 from heed.training.memory_probe import MemoryProbe
+from heed.training.optimizer import Adam
 from heed.training.progress import Progress
 from heed.training.schedule import rate_of_step
 from heed.training.settings import TrainingSettings
 from heed.training.shared_memory import UnresponsiveWorker
-from heed.training.step import MasterWeights, OutOfMemory, make_optimizer, sharing_of, train_step
+from heed.training.step import MasterWeights, OutOfMemory, sharing_of, train_step
 from heed.training.step_size import step_size
 
 # Distances between the dropout seeds before and after a rollback, and between those of two workers.
@@ -77,7 +78,7 @@ def train(
     """
     # The newest checkpoint, or the first weights.
     weights = MasterWeights(model, machine)
-    optimizer = make_optimizer(weights.masters, settings)
+    optimizer = Adam(weights.masters.parameters(), settings)
     setup = _Setup(
         weights,
         optimizer,
@@ -137,7 +138,7 @@ class _Setup:
     """The parts of a call of `train` that stay the same, however often it goes back to a checkpoint."""
 
     weights: MasterWeights
-    optimizer: torch.optim.Adam
+    optimizer: Adam
     settings: TrainingSettings
     machine: Machine
     workers: Workers

@@ -10,6 +10,7 @@ from heed.backends.kernels import kernels_report, timed_kernels
 from heed.errors import HeedError
 from heed.model.architecture import Architecture
 from heed.runs.recipe import read_preset, read_recipe
+from heed.training.loss import consistent_loss_, smoothed_loss_
 
 SHAPES = ("tiny", "recipe", "base", "big")
 RECIPE = "multi30k-en-de"  # the model of `recipe`
@@ -51,7 +52,7 @@ def kernel_times(shapes: Sequence[str] = SHAPES, *, seconds: float = 0.3) -> Ite
         raise HeedError(f"no kernels to measure: {report.state}; HEED_KERNELS=1 takes them all the same.")
     for shape in shapes:
         arch, vocab_size = _model(shape)
-        for case in timed_kernels(arch, vocab_size):
+        for case in timed_kernels(arch, vocab_size, plain_losses=(smoothed_loss_, consistent_loss_)):
             kernel, plain = _in_turns(case.kernel, case.plain, seconds)
             yield KernelTime(shape, case.use, case.name, case.size, kernel, plain)
 

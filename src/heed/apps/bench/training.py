@@ -28,8 +28,9 @@ from heed.runtime.device import Machine, choose_machine, micro_batch_tokens
 from heed.training.distributed import ALONE, Workers
 from heed.training.loss import CPU_CHUNK, GPU_CHUNK
 from heed.training.memory_probe import MemoryProbe
+from heed.training.optimizer import Adam
 from heed.training.settings import TrainingSettings
-from heed.training.step import MasterWeights, make_optimizer, sharing_of, train_step
+from heed.training.step import MasterWeights, sharing_of, train_step
 from heed.training.step_size import StepSize, step_size
 
 N_WINDOWS = 5
@@ -193,7 +194,7 @@ class _TrainingLoop:
     ):
         self._settings, self._machine, self._workers = settings, machine, workers
         self._weights = MasterWeights(Transformer(arch, vocab_size), machine)
-        self._optimizer = make_optimizer(self._weights.masters, settings)
+        self._optimizer = Adam(self._weights.masters.parameters(), settings)
         tokens = max(settings.batch_src_tokens, settings.batch_tgt_tokens)
         longest = arch.max_positions if arch.positions == "learned" else MAX_LENGTH
         micro_tokens = min(tokens, settings.micro_tokens(micro_batch_tokens(machine.device)))

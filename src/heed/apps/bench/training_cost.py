@@ -16,8 +16,9 @@ from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
 from heed.runtime.device import Machine
 from heed.training.distributed import ALONE
+from heed.training.optimizer import Adam
 from heed.training.settings import TrainingSettings
-from heed.training.step import MasterWeights, make_optimizer, train_step
+from heed.training.step import MasterWeights, train_step
 
 META = Machine(torch.device("meta"), torch.bfloat16, "counted")
 N_BATCHES = 200  # whose passes are recorded
@@ -64,7 +65,7 @@ def training_cost(arch: Architecture, settings: TrainingSettings, *, vocab_size:
         with META.device:
             model = Transformer(arch, vocab_size).train()
         weights = MasterWeights(model, META)
-        optimizer = make_optimizer(weights.masters, settings)
+        optimizer = Adam(weights.masters.parameters(), settings)
         tokens = max(settings.batch_src_tokens, settings.batch_tgt_tokens)
         batches = TokenBatches(
             random_corpus(Path(folder) / "corpus", vocab_size, n_tokens=10 * tokens),

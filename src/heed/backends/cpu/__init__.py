@@ -17,7 +17,7 @@ from heed.backends.cpu.build import has_int8, kernel, library
 from heed.backends.cpu.search_state import CpuSearchState
 from heed.backends.live_prefixes import AllowedIds
 from heed.backends.protocol import PassSettings, SearchState
-from heed.backends.reference import ReferenceBackend, ReferenceSearchState
+from heed.backends.reference import ReferenceSearchState
 from heed.data.batches.batch import Batch
 from heed.model.coverage import Coverage
 from heed.model.transformer import Transformer
@@ -82,17 +82,14 @@ class CpuBackend:
         weights: Sequence[tuple[Tensor, Tensor]],
         gradients: Tensor,
         finite: Tensor,
-    ) -> None:
-        if type(optimizer) is not torch.optim.Adam:
-            ReferenceBackend().adam_step(optimizer, weights, gradients, finite)
-            return
+    ) -> bool:
         if not finite:
             gradients.zero_()
-            return
+            return True
         (group,) = optimizer.param_groups
         for master, copy in weights:
             state = optimizer.state[master]
-            if not state:  # as torch begins
+            if not state:
                 state.update(
                     step=torch.tensor(0.0), exp_avg=torch.zeros_like(master), exp_avg_sq=torch.zeros_like(master)
                 )
@@ -105,6 +102,7 @@ class CpuBackend:
                 betas=group["betas"],
                 epsilon=group["eps"],
             )
+        return True
 
     def training_passes(self, model: Transformer, totals: Tensor, settings: PassSettings) -> None:
         return None

@@ -36,6 +36,7 @@ STEPS = 4  # of a search
 FEW_LAYERS = {"n_layers": 2, "n_encoder_layers": None, "n_decoder_layers": None}
 LABEL_SMOOTHING, CONSISTENCY = 0.1, 3.0
 Work = Callable[[], object]
+PlainLosses = tuple[Callable[..., object], Callable[..., object]]
 
 
 @dataclass(frozen=True)
@@ -50,8 +51,11 @@ class TimedKernel:
     kept: list[object] = field(default_factory=list, repr=False)  # what lies at addresses that the kernel is given
 
 
-def timed_kernels(arch: Architecture, vocab_size: int) -> Iterator[TimedKernel]:
-    """The kernels at this model's shapes. Nothing where they cannot be used."""
+def timed_kernels(arch: Architecture, vocab_size: int, *, plain_losses: PlainLosses) -> Iterator[TimedKernel]:
+    """The kernels at this model's shapes. Nothing where they cannot be used.
+
+    plain_losses: `smoothed_loss_` and `consistent_loss_` of training/loss.py.
+    """
     if library() is None:
         return
     torch.manual_seed(1)
@@ -61,7 +65,7 @@ def timed_kernels(arch: Architecture, vocab_size: int) -> Iterator[TimedKernel]:
         yield from _steps(arch, vocab_size)
     dtype = choose_machine(device="cpu").dtype
     yield from _training(arch, vocab_size, dtype)
-    yield from _losses(arch, vocab_size, dtype)
+    yield from _losses(plain_losses, vocab_size, dtype)
 
 
 def _bind_kernel(name: str, like: Tensor, **arguments: object) -> Work:
@@ -279,8 +283,8 @@ def _updates(d: int, d_ff: int, dtype: torch.dtype) -> Iterator[TimedKernel]:
         )
 
 
-def _losses(arch: Architecture, vocab_size: int, dtype: torch.dtype) -> Iterator[TimedKernel]:
-    plain, n = ReferenceBackend(), 512  # tokens whose logits are made at a time
+def _losses(plain: PlainLosses, vocab_size: int, dtype: torch.dtype) -> Iterator[TimedKernel]:
+    (plain_smoothed, plain_consistent), n = plain, 512  # tokens whose logits are made at a time
     logits, targets = torch.randn(2 * n, vocab_size, dtype=dtype), torch.randint(vocab_size, (n,))
     # Each is given what the last one has left, the gradient: as good as any other numbers.
     smoothed = {"label_smoothing": LABEL_SMOOTHING}
@@ -289,7 +293,7 @@ def _losses(arch: Architecture, vocab_size: int, dtype: torch.dtype) -> Iterator
         "training",
         f"{n} × {vocab_size}",
         lambda: training_ops.smoothed_loss_(logits[:n], targets, **smoothed),
-        lambda: plain.smoothed_loss_(logits[:n], targets, **smoothed),
+        lambda: plain_smoothed(logits[:n], targets, **smoothed),
     )
     both = {"label_smoothing": LABEL_SMOOTHING, "consistency": CONSISTENCY}
     yield TimedKernel(
@@ -297,5 +301,5 @@ def _losses(arch: Architecture, vocab_size: int, dtype: torch.dtype) -> Iterator
         "training",
         f"{n} × {vocab_size}",
         lambda: training_ops.consistent_loss_(logits, targets, **both),
-        lambda: plain.consistent_loss_(logits, targets, **both),
+        lambda: plain_consistent(logits, targets, **both),
     )

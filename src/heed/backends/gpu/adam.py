@@ -20,7 +20,7 @@ class RecordedAdam:
     in which theirs lie.
     """
 
-    def __init__(self, optimizer: torch.optim.Adam, weights: Sequence[tuple[Tensor, Tensor]], gradients: Tensor):
+    def __init__(self, optimizer: torch.optim.Optimizer, weights: Sequence[tuple[Tensor, Tensor]], gradients: Tensor):
         self._optimizer, self._weights, self._gradients = optimizer, weights, gradients
         self._masters = [master for master, _ in weights]
         self._copies = [(master, copy) for master, copy in weights if copy is not master]
@@ -66,7 +66,7 @@ class RecordedAdam:
 
     def _take_state(self) -> dict[str, list[Tensor]]:
         for master in self._masters:
-            if not self._optimizer.state[master]:  # as torch begins
+            if not self._optimizer.state[master]:
                 self._optimizer.state[master].update(
                     step=torch.zeros((), dtype=torch.float32, device=master.device),
                     exp_avg=torch.zeros_like(master),
@@ -86,7 +86,7 @@ class RecordedAdam:
             lr=self._rate,
             beta1=group["betas"][0],
             beta2=group["betas"][1],
-            weight_decay=group["weight_decay"],
+            weight_decay=0.0,
             eps=group["eps"],
             amsgrad=False,
             maximize=False,

@@ -76,10 +76,7 @@ class GpuTrainingBackend(ReferenceBackend):
         weights: Sequence[tuple[Tensor, Tensor]],
         gradients: Tensor,
         finite: Tensor,
-    ) -> None:
-        if type(optimizer) is not torch.optim.Adam:
-            super().adam_step(optimizer, weights, gradients, finite)
-            return
+    ) -> bool:
         from heed.backends.gpu.adam import RecordedAdam
 
         recorded = getattr(optimizer, "recorded", None)  # an optimizer takes any attribute
@@ -87,3 +84,4 @@ class GpuTrainingBackend(ReferenceBackend):
             recorded = RecordedAdam(optimizer, weights, gradients)
             optimizer.recorded = recorded  # type: ignore[attr-defined]
         recorded.step(finite)
+        return True
