@@ -18,7 +18,7 @@ from heed.training.distributed import Workers
 from heed.training.memory_probe import MemoryProbe
 from heed.training.optimizer import Adam
 from heed.training.settings import TrainingSettings
-from heed.training.step import MasterWeights, StepResult, train_step
+from heed.training.step import MasterWeights, QueuedStep, train_step
 from tests.conftest import SPECIAL
 from tests.gpu import losses, varlen
 from tests.gpu.emulation import EmulatedCuda, WaitCounter, emulated_cuda
@@ -114,7 +114,7 @@ class Training:
         padded = self.weights.computes_padding(self.settings)
         return [self.batches.collate(rows) for rows in self.batches.passes(plan[number % len(plan)], padded=padded)]
 
-    def step(self, batches: list[Batch]) -> StepResult:
+    def step(self, batches: list[Batch]) -> QueuedStep:
         return train_step(*(self.weights, self.optimizer, batches, self.settings, self.machine, Workers()), rate=1e-3)
 
     def losses(self, n_steps: int) -> list[float]:

@@ -136,7 +136,7 @@ def test_three_more_steps_of_a_run_wait_three_times_for_the_step_before_and_for_
         with gpu() as cuda:
             run(f"{n_steps} steps", max_steps=n_steps, **options)
             waits.append(cuda.waits)
-    assert waits[1] - waits[0] == {Wait("training/step.py", "StepResult.wait", "event"): 3}
+    assert waits[1] - waits[0] == {Wait("training/step.py", "QueuedStep.wait", "event"): 3}
     assert not waits[0] - waits[1]
 
 

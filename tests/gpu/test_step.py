@@ -46,7 +46,7 @@ def test_a_step_has_the_losses_of_the_cpu_and_waits_for_nothing(cuda, corpus, op
     assert not cuda.waits
     assert [float(result.loss) for result in results] == pytest.approx(expected, rel=TOLERANCES[precision])
     assert [result.wait().finite for result in results] == [True] * 3
-    assert cuda.places() == {("training/step.py", "StepResult.wait")}
+    assert cuda.places() == {("training/step.py", "QueuedStep.wait")}
 
 
 @pytest.mark.slow

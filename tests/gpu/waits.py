@@ -12,7 +12,7 @@ ONCE: Places = {
 TRAINING: Places = {
     ("training/step.py", "MasterWeights.__init__"): "a run's first weights",
     ("training/progress.py", "Progress.__init__"): "a run's sums of losses",
-    ("training/step.py", "StepResult.wait"): "the step before: finite or not, when the next one has been sent",
+    ("training/step.py", "QueuedStep.wait"): "the step before: finite or not, when the next one has been sent",
     ("training/progress.py", "Progress._log"): "the losses of an entry of the log",
     ("training/step.py", "MasterWeights.are_finite"): "whether the weights that would be saved are finite",
     ("training/progress.py", "Progress.store"): "the sums of losses of a checkpoint",

@@ -6,7 +6,7 @@ from heed.data.batches.token_batches import Batches, Step
 from heed.training.checkpoint import TrainState
 from heed.training.logbook import Logbook
 from heed.training.settings import TrainingSettings
-from heed.training.step import StepOutcome, StepResult
+from heed.training.step import QueuedStep, StepOutcome
 
 MAX_FAULTS = 3  # steps in a row without a finite loss before training goes back to a checkpoint
 MAX_ROLLBACKS = 3  # times in a row that it goes back to the same one
@@ -20,7 +20,7 @@ class PendingStep(NamedTuple):
     """A step that the device may still be computing."""
 
     step: int
-    result: StepResult
+    result: QueuedStep
     rows: Step
     n_tgt_tokens: int
 

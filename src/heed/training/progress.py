@@ -8,7 +8,7 @@ from heed.runtime.progress import duration
 from heed.training.checkpoint import TrainState
 from heed.training.limits import Limits
 from heed.training.logbook import Logbook, short
-from heed.training.step import StepResult
+from heed.training.step import QueuedStep
 
 
 class Progress:
@@ -22,7 +22,7 @@ class Progress:
         self._loss = torch.tensor(state.window_loss, device=device)
         self._nll = torch.tensor(state.window_nll, device=device)
 
-    def add(self, result: StepResult, n_tgt_tokens: int) -> None:
+    def add(self, result: QueuedStep, n_tgt_tokens: int) -> None:
         """Counts a step that has just been queued on the device."""
         self._loss += result.loss
         self._nll += result.nll

@@ -24,7 +24,7 @@ from heed.training.settings import TrainingSettings
 log = logging.getLogger(__name__)
 
 
-class StepSums:
+class AllReduceBuffer:
     """The sums of a step over all workers, in one piece of memory, so that one all-reduce serves them all.
 
     The gradients of all weights lie one after another; four scalars follow them. All are views of `buffer`, in fp32.
@@ -54,7 +54,7 @@ class MasterWeights:
         self.model = model if machine.dtype == torch.float32 else copy.deepcopy(model).to(machine.dtype)
         self.pairs = list(zip(self.masters.parameters(), self.model.parameters(), strict=True))
         sizes = [master.numel() for master, _ in self.pairs]
-        self.sums = StepSums(sum(sizes), machine.device)
+        self.sums = AllReduceBuffer(sum(sizes), machine.device)
         for (master, parameter), gradient in zip(self.pairs, self.sums.gradients.split(sizes), strict=True):
             master.grad = gradient.view_as(master)
             parameter.main_grad = master.grad  # type: ignore[attr-defined]  # a tensor takes any attribute
@@ -171,15 +171,15 @@ class StepOutcome(NamedTuple):
     seconds: float  # of training before the step
 
 
-class StepResult:
-    """Loss and negative log-likelihood of a step, each summed over the target tokens of all workers.
+class QueuedStep:
+    """A step that the device may still be computing, and its sums over the target tokens of all workers.
 
-    The loss is the one that training minimises, with `consistency` that of `consistent_loss`; the negative
+    loss, nll: the loss that training minimises, with `consistency` that of `consistent_loss`; the negative
     log-likelihood has no smoothing, and with `consistency` is the mean of both passes. Both are 0 if the step is not
     finite; the weights then stayed as they were.
     """
 
-    def __init__(self, sums: StepSums, finite: Tensor):
+    def __init__(self, sums: AllReduceBuffer, finite: Tensor):
         loss, nll, n_stopping, seconds = sums.scalars.clone()  # the buffer is zeroed for the next step
         self.loss, self.nll = loss.where(finite, 0), nll.where(finite, 0)
         self._outcome = torch.stack([finite.to(seconds.dtype), n_stopping, seconds])
@@ -213,7 +213,7 @@ def train_step(
     n_tgt_tokens: int | None = None,
     stop: bool = False,
     seconds: float = 0.0,
-) -> StepResult:
+) -> QueuedStep:
     """Updates the weights by the gradient of the mean token loss over all micro-batches.
 
     batches: this worker's micro-batches. n_tgt_tokens: target tokens of all workers, if there are several. Nothing in
@@ -233,7 +233,7 @@ def train_step(
     reduction.finish()
     norm = torch.linalg.vector_norm(sums.gradients)
     finite = torch.isfinite(norm) & torch.isfinite(sums.loss)
-    result = StepResult(sums, finite)
+    result = QueuedStep(sums, finite)
     if settings.clip_norm is not None:
         sums.gradients.mul_((settings.clip_norm / (norm + 1e-6)).clamp(max=1))
     for group in optimizer.param_groups:
