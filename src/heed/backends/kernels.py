@@ -1,11 +1,10 @@
-"""Heed's CPU kernels on this machine, and what a GPU would do, for whoever describes or measures them."""
+"""Heed's CPU kernels on this machine, for whoever describes or measures them."""
 
 import shutil
 import subprocess
 from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from heed.backends.cpu import build
 from heed.backends.cpu.preference import PREFERENCES
@@ -13,10 +12,7 @@ from heed.backends.cpu.timing import TimedKernel, timed_kernels
 from heed.runtime.device import n_threads
 from heed.runtime.instruction_sets import chosen_set
 
-if TYPE_CHECKING:
-    from heed.backends.gpu.counting import WorkCount
-
-__all__ = ["KernelsReport", "TimedKernel", "counted_work", "kernels_report", "one_sentence_threads", "timed_kernels"]
+__all__ = ["KernelsReport", "TimedKernel", "kernels_report", "one_sentence_threads", "timed_kernels"]
 
 
 @dataclass(frozen=True)
@@ -52,13 +48,6 @@ def kernels_report() -> KernelsReport:
 def one_sentence_threads() -> int:
     """How many threads search for one sentence's translation."""
     return n_threads() if build.library() is None else build.search_team(1, one_sentence=True)[0]
-
-
-def counted_work() -> "AbstractContextManager[WorkCount]":
-    """Within the block, launches and bytes of training on the meta device are counted as a GPU would have them."""
-    from heed.backends.gpu.counting import counted
-
-    return counted()
 
 
 def _compiler() -> str | None:

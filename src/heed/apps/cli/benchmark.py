@@ -37,19 +37,12 @@ def bench_train(
         int,
         typer.Option(min=1, max=64, help="Number of processes that train together, as they do on small models."),
     ] = 1,
-    count: Annotated[
-        bool,
-        typer.Option("--count", help="Measure nothing: count a step's work on a GPU, which need not be there."),
-    ] = False,
     device: Device = None,
     as_json: JSON = False,
 ) -> None:
     """Measure training: tokens per second, and their share of what the model's bare matrix products would reach."""
     if dtype not in ("auto", "fp32", "bf16"):
         raise HeedError(f"--dtype {dtype}: expected auto, fp32 or bf16.")
-    if count:
-        _count_training(preset, vocab=vocab, tokens=tokens, consistency=consistency, as_json=as_json)
-        return
     import_torch_for_training()
     from heed.apps.bench.training import join_training_speed, preset_shape, training_speed
     from heed.runtime.device import choose_machine, n_threads
@@ -98,36 +91,6 @@ def bench_train(
     )
     of_each = f" of each of {speed.workers} processes" if speed.workers > 1 else ""
     print(f"{speed.peak_memory_bytes / 2**20:,.0f} MiB at the peak{of_each}")
-
-
-def _count_training(
-    preset: str, *, vocab: int | None, tokens: int | None, consistency: float | None, as_json: bool
-) -> None:
-    from heed.apps.bench.training import preset_shape
-    from heed.apps.bench.training_cost import N_BATCHES, training_cost
-
-    arch, settings, vocab_size = preset_shape(
-        preset, vocab_size=vocab, batch_tokens=tokens, precision="bf16", consistency=consistency, on_gpu=True
-    )
-    with progress("Counting"):
-        cost = training_cost(arch, settings, vocab_size=vocab_size)
-    if as_json:
-        print_json(cost.numbers())
-        return
-    print(f"{preset}: a step of at most {cost.tokens_per_side:,} tokens a side in bf16, counted on the meta device")
-    print(f"{'part':26}  {'calls':>5}  {'launches':>8}  {'GB':>6}")
-    for part in cost.parts:
-        calls = f"{part.calls:5}" if part.compiled else "     "
-        print(f"{part.name:26}  {calls}  {part.launches:8,}  {part.bytes / 1e9:6.2f}")
-    print(
-        f"{cost.n_outside:,} launches outside of {cost.n_regions} compiled regions, about {cost.n_inside:,} inside; "
-        f"{cost.n_bytes / 1e9:.1f} GB read and written; {cost.n_graphs} CUDA graphs for {N_BATCHES} batches"
-    )
-    n_tokens = cost.n_src_tokens + cost.n_tgt_tokens
-    print(
-        f"{cost.n_src_tokens:,} source and {cost.n_tgt_tokens:,} target tokens, {cost.n_bytes / n_tokens / 1e6:.3f} MB "
-        "for each"
-    )
 
 
 @bench_app.command("decode", cls=Verb, epilog="Example: heed bench decode --preset base --beam 4 --batch 32")

@@ -1,6 +1,6 @@
 """Training passes on a GPU: forward, losses and backward over packed tokens, recorded once and replayed for each batch.
 
-On the meta device a pass runs as it is written, so that it can be counted (counting.py).
+On the meta device a pass runs as it is written, so that it can be counted (benchmarks/gpu_work.py).
 """
 
 import gc

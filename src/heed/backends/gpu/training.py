@@ -57,17 +57,11 @@ class GpuTrainingBackend(ReferenceBackend):
         return COVERAGE.missing(model)
 
     def training_passes(self, model: Transformer, totals: Tensor, settings: PassSettings) -> TrainingPasses:  # type: ignore[override]
-        from heed.backends.gpu.counting import region_compiler
         from heed.backends.gpu.network import Regions
         from heed.backends.gpu.passes import GpuPasses
 
-        if not compiles_layers():
-            regions = Regions(lambda name: None)
-        elif totals.device.type == "cuda":
-            regions = Regions(lambda name: "inductor")
-        else:
-            regions = Regions(region_compiler)
-        return GpuPasses(model, totals, settings, regions)
+        compiler = "inductor" if compiles_layers() and totals.device.type == "cuda" else None
+        return GpuPasses(model, totals, settings, Regions(lambda name: compiler))
 
     @torch.no_grad()
     def adam_step(

@@ -1,15 +1,21 @@
-"""A training step's work on a GPU, counted without one: launches, bytes, compiled regions and recorded graphs."""
+"""A training step's work on a GPU, counted without one: launches, bytes, compiled regions and recorded graphs.
 
+python benchmarks/count_gpu_work.py --preset base
+python benchmarks/count_gpu_work.py --preset tiny --tokens 4096 --consistency 5 --json
+"""
+
+import argparse
 import itertools
+import json
 import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
+from gpu_work import counted
 
 from heed.apps.bench.inputs import SPECIAL, random_corpus
-from heed.apps.bench.training import LEARNING_RATE
-from heed.backends.kernels import counted_work
+from heed.apps.bench.training import LEARNING_RATE, preset_shape
 from heed.data.batches.batch import Batch
 from heed.data.batches.token_batches import BatchLimits, Step, TokenBatches
 from heed.model.architecture import Architecture
@@ -41,7 +47,7 @@ class PartCost:
 
 @dataclass(frozen=True)
 class TrainingCost:
-    """The result of `heed bench train --count`: of one step in one pass."""
+    """The work of one step in one pass."""
 
     parts: list[PartCost]
     tokens_per_side: int  # that a pass holds
@@ -53,14 +59,10 @@ class TrainingCost:
     n_regions: int  # compiled, each as a whole, forward and backward counted as one
     n_graphs: int  # CUDA graphs that N_BATCHES batches and Adam need
 
-    def numbers(self) -> dict[str, object]:
-        """For JSON."""
-        return asdict(self)
-
 
 def training_cost(arch: Architecture, settings: TrainingSettings, *, vocab_size: int) -> TrainingCost:
     """Counts the second step on random sentences; the first one compiles. All in bf16, on the meta device."""
-    with tempfile.TemporaryDirectory() as folder, counted_work() as found:
+    with tempfile.TemporaryDirectory() as folder, counted() as work_count:
         # A step in one pass, as on a GPU with enough memory.
         with META.device:
             model = Transformer(arch, vocab_size).train()
@@ -81,23 +83,65 @@ def training_cost(arch: Architecture, settings: TrainingSettings, *, vocab_size:
             return [batches.collate(rows) for rows in batches.passes(step, padded=False)]
 
         for step in itertools.islice(plans, 2):
-            found.clear()
+            work_count.clear()
             work = batches.workload(step)
             train_step(*(weights, optimizer, collated(step), settings, META, ALONE), rate=LEARNING_RATE)
         shapes = {shape for step in itertools.islice(plans, N_BATCHES) for shape in passes.shapes(collated(step))}
-    parts = [PartCost(name, False, 1, cost.launches, cost.bytes) for name, cost in found.outside.items()]
+    parts = [PartCost(name, False, 1, cost.launches, cost.bytes) for name, cost in work_count.outside.items()]
     parts += [
         PartCost(name, True, region.calls, region.calls * region.cost.launches, region.calls * region.cost.bytes)
-        for name, region in found.regions.items()
+        for name, region in work_count.regions.items()
     ]
     return TrainingCost(
         parts=parts,
         tokens_per_side=passes.n_tokens,
         n_src_tokens=work.n_src,
         n_tgt_tokens=work.n_tgt,
-        n_outside=found.n_outside,
-        n_inside=found.n_inside,
-        n_bytes=found.n_bytes,
-        n_regions=found.n_regions,
+        n_outside=work_count.n_outside,
+        n_inside=work_count.n_inside,
+        n_bytes=work_count.n_bytes,
+        n_regions=work_count.n_regions,
         n_graphs=len(shapes) + ADAM_GRAPHS,
     )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--preset", default="base")
+    parser.add_argument("--vocab", type=int)
+    parser.add_argument("--tokens", type=int, help="per side and step")
+    parser.add_argument("--consistency", type=float)
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args()
+    arch, settings, vocab_size = preset_shape(
+        given.preset,
+        vocab_size=given.vocab,
+        batch_tokens=given.tokens,
+        precision="bf16",
+        consistency=given.consistency,
+        on_gpu=True,
+    )
+    cost = training_cost(arch, settings, vocab_size=vocab_size)
+    if given.json:
+        print(json.dumps(asdict(cost)))
+        return
+    print(
+        f"{given.preset}: a step of at most {cost.tokens_per_side:,} tokens a side in bf16, counted on the meta device"
+    )
+    print(f"{'part':26}  {'calls':>5}  {'launches':>8}  {'GB':>6}")
+    for part in cost.parts:
+        calls = f"{part.calls:5}" if part.compiled else "     "
+        print(f"{part.name:26}  {calls}  {part.launches:8,}  {part.bytes / 1e9:6.2f}")
+    print(
+        f"{cost.n_outside:,} launches outside of {cost.n_regions} compiled regions, about {cost.n_inside:,} inside; "
+        f"{cost.n_bytes / 1e9:.1f} GB read and written; {cost.n_graphs} CUDA graphs for {N_BATCHES} batches"
+    )
+    n_tokens = cost.n_src_tokens + cost.n_tgt_tokens
+    print(
+        f"{cost.n_src_tokens:,} source and {cost.n_tgt_tokens:,} target tokens, {cost.n_bytes / n_tokens / 1e6:.3f} MB "
+        "for each"
+    )
+
+
+if __name__ == "__main__":
+    main()

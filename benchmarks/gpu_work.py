@@ -1,4 +1,4 @@
-"""Counts a GPU's work without one: operations and bytes of training steps on the meta device.
+"""Counts a GPU's work without one: operations and bytes of training steps on the meta device; for count_gpu_work.py.
 
 Outside of compiled regions each operation of PyTorch is a launch that reads its inputs and writes its results. A
 compiled region is counted by the graph that torch.compile hands to its compiler: products and attention are launches
@@ -15,15 +15,28 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, fx
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch.partitioners import min_cut_rematerialization_partition
+from torch._inductor.decomposition import select_decomp_table
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import heed
+from heed.backends.gpu.network import Regions
+from heed.backends.gpu.passes import GpuPasses
+from heed.backends.gpu.training import GpuTrainingBackend
+from heed.backends.protocol import PassSettings
+from heed.model.transformer import Transformer
+from heed.runtime.device import compiles_layers
+
 aten = torch.ops.aten
-PACKAGE = str(Path(__file__).parents[2])
+PACKAGE = str(Path(heed.__file__).parent)
 # What only allocates, or is a view.
 FREE = {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "resize_", "detach", "_unsafe_view"}
 # What writes without reading.
@@ -100,9 +113,9 @@ class WorkCount:
 
 
 class _Counting(TorchDispatchMode):
-    def __init__(self, found: WorkCount):
-        super().__init__()
-        self.found, self.in_region = found, False
+    def __init__(self, work: WorkCount):
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.work, self.in_region = work, False
 
     @classmethod
     def is_infra_mode(cls) -> bool:
@@ -120,40 +133,32 @@ class _Counting(TorchDispatchMode):
             on_meta = on_meta or any(tensor.is_meta for tensor in _tensors(result))
         if on_meta and not self.in_region and not func.is_view and name not in FREE:
             cost = Cost(1, _bytes_of(name, args, kwargs, result))
-            self.found.outside[_part()].add(cost)
+            self.work.outside[_part()].add(cost)
         return result
 
 
 @contextmanager
 def counted() -> Iterator[WorkCount]:
     """Within the block the work of training on the meta device is counted, its layers compiled for counting alone."""
-    global _active
-    found = WorkCount()
-    with _Counting(found) as mode:
-        _active = mode
-        try:
-            yield found
-        finally:
-            _active = None
+    work = WorkCount()
+    with _Counting(work) as mode:
+        regions = Regions(partial(_region_compiler, mode) if compiles_layers() else lambda name: None)
+
+        def counted_passes(backend: object, model: Transformer, totals: Tensor, settings: PassSettings) -> GpuPasses:
+            return GpuPasses(model, totals, settings, regions)
+
+        with patch.object(GpuTrainingBackend, "training_passes", counted_passes):
+            yield work
 
 
-_active: _Counting | None = None
-
-
-def region_compiler(name: str) -> Callable[..., Any] | None:
-    """How torch.compile compiles a region to be counted; None outside of `counted`."""
-    if (mode := _active) is None:
-        return None
-    # Imported here: compiling takes half a second of imports, which nobody else needs.
-    from torch._dynamo.backends.common import aot_autograd
-    from torch._functorch.partitioners import min_cut_rematerialization_partition
-    from torch._inductor.decomposition import select_decomp_table
+def _region_compiler(mode: _Counting, name: str) -> Callable[..., Any]:
+    """How torch.compile compiles a region to be counted."""
 
     def compiler(direction: str) -> Callable[[fx.GraphModule, Any], Any]:
         def compile_graph(graph: fx.GraphModule, inputs: Any) -> Any:
-            n_before = sum(known.startswith(f"{name} {direction}") for known in mode.found.regions)
+            n_before = sum(known.startswith(f"{name} {direction}") for known in mode.work.regions)
             region = RegionCount(graph_cost(graph.graph))
-            mode.found.regions[f"{name} {direction}{f' ({n_before + 1})' if n_before else ''}"] = region
+            mode.work.regions[f"{name} {direction}{f' ({n_before + 1})' if n_before else ''}"] = region
 
             def run(values: list[Any]) -> Any:
                 region.calls += 1
@@ -379,7 +384,7 @@ def _part() -> str:
     while frame is not None:
         code = frame.f_code
         in_backward |= code.co_name in ("backward", "grad") and "autograd" in code.co_filename
-        if code.co_filename.startswith(PACKAGE) and not code.co_filename.endswith("counting.py"):
+        if code.co_filename.startswith(PACKAGE):
             if in_backward:
                 return "backward"
             return _PART_OF.get(code.co_qualname.rpartition(".")[2].lstrip("_"), "step")
