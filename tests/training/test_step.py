@@ -8,6 +8,7 @@ from tests.conftest import SPECIAL
 from tests.training.runs import BF16, FP32, copy_corpus
 
 from heed.backends.cpu import CpuBackend
+from heed.backends.cpu.build import library
 from heed.data.batches.token_batches import BatchLimits, TokenBatches
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
@@ -95,7 +96,9 @@ def test_adam_is_the_one_of_section_5(number_tokenizer):
         assert model.weight.item() == pytest.approx(value, rel=1e-5)
 
 
-@pytest.mark.parametrize("kernels", [True, False])
+@pytest.mark.parametrize(
+    "kernels", [pytest.param(True, marks=pytest.mark.skipif(library() is None, reason="needs the kernels")), False]
+)
 def test_every_road_of_adam_takes_torchs_steps_and_leaves_out_those_not_finite(kernels):
     """The state, too, is torch.optim.Adam's, by name and value, so that its checkpoints are ours."""
     torch.manual_seed(1)
