@@ -76,6 +76,14 @@ def test_the_kernels_are_there_wherever_they_can_be():
     assert os.environ.get("HEED_KERNELS") == "0" or state() == "Heed's kernels" or "AVX-512" in state(), state()
 
 
+def test_the_core_is_read_in_an_afternoon():
+    """The files that docs/explain/reading.md names, in its table."""
+    page = (PROJECT / "docs" / "explain" / "reading.md").read_text(encoding="utf-8")
+    files = re.findall(r"^\| \d+ \| `([\w/]+\.py)`", page, flags=re.MULTILINE)
+    assert len(files) == 12
+    assert sum(len((PROJECT / "src" / "heed" / name).read_bytes().splitlines()) for name in files) <= 2700
+
+
 def test_every_recipe_that_is_named_exists():
     pages = [PROJECT / "README.md", *(PROJECT / "docs").rglob("*.md")]
     named = [

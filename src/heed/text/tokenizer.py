@@ -51,7 +51,12 @@ class TokenizerSettings(Settings):
         le=MAX_VOCAB_SIZE,
         description="maximum number of ids, special symbols and 256 bytes included",
     )
-    min_frequency: int = Field(default=2, ge=1, le=1_000_000_000, description="a pair seen less often is not merged")
+    min_frequency: int = Field(
+        default=2,
+        ge=1,
+        le=1_000_000_000,
+        description="a pair seen less often is not merged; 1 lets a very small corpus fill its vocabulary",
+    )
     sample_pairs: int = Field(
         default=2_000_000,
         ge=1,

@@ -70,7 +70,10 @@ class TrainingSettings(ScheduleSettings):
         "2020; Gao et al. 2022 take 0.05)",
     )
     clip_norm: float | None = Field(
-        default=None, gt=0, description="largest norm of the gradient; the paper does not clip"
+        default=None,
+        gt=0,
+        description="largest norm of a step's gradient, which is scaled down to it: 1.0 helps where losses are not "
+        "finite or jump; the paper does not clip",
     )
     max_epochs: int | None = Field(
         default=None, ge=1, le=MAX_COUNT, description="maximum number of passes over the corpus"
