@@ -176,7 +176,7 @@ def test_the_page_shows_the_course_of_each_row(finished):
     assert "| `base` | 1,000 | 2 | 20.00 | 10.00 | 5.00 ± 0.00 | 30.05 ± 0.07 | 4 |" in text
     assert "| `table3-A-h1` | 1,000 | 1 | 20.00 | 10.00 | 5.00 | 28.00 | 2 |" in text
     assert "| a single head is worse than 8 | undecided | +2.05 ± 0.09 BLEU |" in text
-    assert "| dropout helps | not run | |" in text
+    assert "| dropout helps | not run |  |" in text
     assert "base is N 3, d_model 128" in text
 
 

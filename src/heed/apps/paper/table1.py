@@ -192,15 +192,7 @@ def _measured_layer(
             times.append(seconds(layer, x, budget=budget))
             sizes.append(kept_bytes(layer, x))
             task.advance()
-        values = [n if axis == "n" else d for n, d in shapes]
-        half = len(values) // 2
-        result[axis] = {
-            "sizes": values,
-            "seconds": times,
-            "bytes": sizes,
-            "exponent": exponent(values[half:], times[half:]),
-            "bytes_exponent": exponent(values[half:], sizes[half:]),
-        }
+        result[axis] = _costs([n if axis == "n" else d for n, d in shapes], times, sizes)
     chains = [sequential_operations(make(WIDTH), n, WIDTH) for n in CHAIN_LENGTHS]
     result["sequential"] = {"sizes": list(CHAIN_LENGTHS), "operations": chains}
     result["sequential"]["exponent"] = exponent(CHAIN_LENGTHS, chains)
@@ -221,15 +213,20 @@ def model_costs(lengths: Sequence[int] = LENGTHS, *, budget: float = 1.0) -> dic
         for n in lengths:
             times.append(seconds(stack, torch.zeros(1, n, 1), budget=budget))
             sizes.append(kept_bytes(stack, torch.zeros(1, n, 1)))
-        half = len(lengths) // 2
-        results[f"{side}, {name}"] = {
-            "sizes": list(lengths),
-            "seconds": times,
-            "bytes": sizes,
-            "exponent": exponent(lengths[half:], times[half:]),
-            "bytes_exponent": exponent(lengths[half:], sizes[half:]),
-        }
+        results[f"{side}, {name}"] = _costs(lengths, times, sizes)
     return results
+
+
+def _costs(sizes: Sequence[int], times: list[float], n_bytes: list[int]) -> dict[str, Any]:
+    """Seconds and kept bytes by size, with the exponents fitted to the largest half."""
+    half = len(sizes) // 2
+    return {
+        "sizes": list(sizes),
+        "seconds": times,
+        "bytes": n_bytes,
+        "exponent": exponent(sizes[half:], times[half:]),
+        "bytes_exponent": exponent(sizes[half:], n_bytes[half:]),
+    }
 
 
 class _Encoder(nn.Module):

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from heed.apps.paper.result_page import Page, command, plain, prose
+from heed.apps.paper.result_page import Page, command, plain, prose, table
 from heed.config import Settings, merged, read_toml, toml_text, validated
 from heed.data.corpora.download import Corpora
 from heed.data.preparation.job import prepare
@@ -381,30 +381,23 @@ def _published_section(vocab_size: int) -> list[str]:
             average their last checkpoints, as section 6.1 does, the other rows take the last one."""
         ),
         "",
-        f"| row | preset | {' | '.join(COLUMNS)} | PPL | BLEU | params (10⁶) | Heed's count |",
-        "|---|---|" + "---|" * (len(COLUMNS) + 4),
     ]
-    base = columns(ROWS[0])
+    base, rows = columns(ROWS[0]), []
     for row, fact in zip(ROWS, facts(vocab_size), strict=True):
         own = {name: value for name, value in columns(row).items() if row is ROWS[0] or value != base[name]}
         cells = [f"{value:,}" if isinstance(value, int) else str(value) for value in (own.get(n, "") for n in COLUMNS)]
         if architecture(row).positions == "learned":
             cells[0] = "learned positions"
-        params = "" if row.params is None else str(row.params)
-        lines.append(
-            f"| {row.row} | `{row.preset}` | {' | '.join(cells)} | {row.perplexity:.2f} | {row.bleu} | {params} | "
-            f"{fact['parameters'] / 1e6:.1f} |"
-        )
-    return lines
+        params = "" if row.params is None else row.params
+        count = f"{fact['parameters'] / 1e6:.1f}"
+        rows.append((row.row, f"`{row.preset}`", *cells, f"{row.perplexity:.2f}", row.bleu, params, count))
+    return [*lines, *table(("row", "preset", *COLUMNS, "PPL", "BLEU", "params (10⁶)", "Heed's count"), rows)]
 
 
 def _measured_section(folder: Path, results: dict[str, Any]) -> list[str]:
     steps = validation_perplexities(folder / "base" / "seed-1")
-    after = "".join(f" after {step:,} |" for step in steps)
-    lines = [
-        f"| preset | parameters | seeds |{after} dev perplexity | dev BLEU | minutes |",
-        "|---|---|---|" + "---|" * (len(steps) + 3),
-    ]
+    after = [f"after {step:,}" for step in steps]
+    rows = []
     for row in ROWS:
         if row.preset in results:
             seeds = results[row.preset]
@@ -414,7 +407,7 @@ def _measured_section(folder: Path, results: dict[str, Any]) -> list[str]:
             cells += [_mean_and_deviation(values(seeds, measure)) for measure in ("perplexity", "bleu")]
             cells += [f"{sum(result['minutes'] for result in seeds.values()):.0f}"]
             parameters = seeds[first]["parameters"]
-            lines.append(f"| `{row.preset}` | {parameters:,} | {len(seeds)} | {' | '.join(cells)} |")
+            rows.append((f"`{row.preset}`", f"{parameters:,}", len(seeds), *cells))
     total = sum(result["minutes"] for seeds in results.values() for result in seeds.values())
     signature = next(result["signature"] for seeds in results.values() for result in seeds.values())
     explanation = prose(
@@ -423,19 +416,21 @@ def _measured_section(folder: Path, results: dict[str, Any]) -> list[str]:
         longer training. Minutes are of training, next to whatever else the machine did: {total:,.0f} in all.
         BLEU: {plain(signature)}."""
     )
-    return [*lines, "", explanation]
+    header = ("preset", "parameters", "seeds", *after, "dev perplexity", "dev BLEU", "minutes")
+    return [*table(header, rows), "", explanation]
 
 
 def _findings_section(results: dict[str, Any]) -> list[str]:
-    lines = ["| the paper finds | here | difference in its favour |", "|---|---|---|"]
+    rows = []
     for finding in FINDINGS:
         if (judged := verdict(finding, results)) is None:
-            lines.append(f"| {finding.claim} | not run | |")
+            rows.append((finding.claim, "not run", ""))
             continue
         state, difference, error = judged
         unit = "BLEU" if finding.measure == "bleu" else "perplexity"
         shown = "diverged" if math.isnan(difference) else f"{difference:+.2f}{f' ± {error:.2f}' * bool(error)} {unit}"
-        lines.append(f"| {finding.claim} | {state} | {shown} |")
+        rows.append((finding.claim, state, shown))
+    lines = table(("the paper finds", "here", "difference in its favour"), rows)
     (bleu_spread, freedom), (spread, _) = (pooled_deviation(results, m) for m in ("bleu", "perplexity"))
     if not freedom:
         return [*lines, "", "One seed per row: the variance is unknown, so nothing is decided."]
