@@ -357,14 +357,14 @@ def test_kernels_are_launched_on_the_device_of_the_logits(emulated, monkeypatch,
     """Triton launches on the current device, which may be another."""
     guarded, kernels = [], {}
     for kind in ("smoothed", "consistent"):
-        kernels[f"{kind}_loss_by_triton_"] = lambda *_: guarded.append(emulated.guarded)
+        kernels[f"{kind}_loss_"] = lambda *_: guarded.append(emulated.guarded)
     monkeypatch.setitem(sys.modules, "heed.backends.gpu.triton_losses", SimpleNamespace(**kernels))
     logits, numbers = torch.zeros(2, 8, device=CUDA), torch.zeros(2, device=CUDA)
     arguments = (logits, numbers, numbers, logits, 0.1)
     if consistency is None:
-        losses._smoothed_on_gpu(*arguments)
+        losses._on_gpu("smoothed_loss_", *arguments)
     else:
-        losses._consistent_on_gpu(*arguments, consistency)
+        losses._on_gpu("consistent_loss_", *arguments, consistency)
     assert guarded == [1] and emulated.guarded == 0
 
 
@@ -381,7 +381,7 @@ def loss_operations(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
         pytest.skip("needs TRITON_INTERPRET=1")
     from heed.backends.gpu import triton_losses
 
-    yield triton_losses.smoothed_loss_by_triton_, triton_losses.consistent_loss_by_triton_
+    yield triton_losses.smoothed_loss_, triton_losses.consistent_loss_
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, in Triton's interpreter, of the NaN below

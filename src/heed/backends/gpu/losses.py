@@ -5,6 +5,9 @@ A Triton kernel reads each row of logits and writes its gradient in place (trito
 the formulas in training/loss.py, which stand in for it on emulated devices.
 """
 
+from functools import partial
+from typing import Any
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -48,26 +51,17 @@ def consistent_loss_(
     torch.ops.heed.consistent_loss_(logits, targets, weights, losses, label_smoothing, consistency)
 
 
-def _smoothed_on_gpu(logits: Tensor, targets: Tensor, weights: Tensor, losses: Tensor, label_smoothing: float) -> None:
-    from heed.backends.gpu.triton_losses import smoothed_loss_by_triton_
+def _on_gpu(name: str, logits: Tensor, *arguments: Any) -> None:
+    from heed.backends.gpu import triton_losses
 
     with torch.cuda.device(logits.device):  # Triton launches on the current device
-        smoothed_loss_by_triton_(logits, targets, weights, losses, label_smoothing)
-
-
-def _consistent_on_gpu(
-    logits: Tensor, targets: Tensor, weights: Tensor, losses: Tensor, label_smoothing: float, consistency: float
-) -> None:
-    from heed.backends.gpu.triton_losses import consistent_loss_by_triton_
-
-    with torch.cuda.device(logits.device):
-        consistent_loss_by_triton_(logits, targets, weights, losses, label_smoothing, consistency)
+        getattr(triton_losses, name)(logits, *arguments)
 
 
 def _nothing(*_: object) -> None:
     """On the meta device, which has no numbers."""
 
 
-for _name, _on_gpu in (("smoothed_loss_", _smoothed_on_gpu), ("consistent_loss_", _consistent_on_gpu)):
-    LIBRARY.impl(_name, _on_gpu, "CUDA")
+for _name in ("smoothed_loss_", "consistent_loss_"):
+    LIBRARY.impl(_name, partial(_on_gpu, _name), "CUDA")
     LIBRARY.impl(_name, _nothing, "Meta")

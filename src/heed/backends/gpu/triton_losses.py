@@ -137,23 +137,22 @@ def _consistent(
         tl.store(second + columns, by_second.to(logits.dtype.element_ty), mask=columns < width)
 
 
-def smoothed_loss_by_triton_(
-    logits: Tensor, targets: Tensor, weights: Tensor, losses: Tensor, label_smoothing: float
-) -> None:
+def smoothed_loss_(logits: Tensor, targets: Tensor, weights: Tensor, losses: Tensor, label_smoothing: float) -> None:
     """`losses.smoothed_loss_`."""
-    n, vocab = logits.shape
-    if not losses.is_contiguous():
-        raise ValueError("losses must be contiguous.")
-    arguments = (logits, targets, weights, losses, n, vocab, logits.stride(0), label_smoothing)
-    _smoothed[(n,)](*arguments, BLOCK=min(BLOCK, triton.next_power_of_2(vocab)), num_warps=8)
+    _launch(_smoothed, logits, targets, weights, losses, label_smoothing)
 
 
-def consistent_loss_by_triton_(
+def consistent_loss_(
     logits: Tensor, targets: Tensor, weights: Tensor, losses: Tensor, label_smoothing: float, consistency: float
 ) -> None:
     """`losses.consistent_loss_`."""
+    _launch(_consistent, logits, targets, weights, losses, label_smoothing, consistency)
+
+
+def _launch(kernel, logits, targets, weights, losses, *factors):
+    """Launches a program for each token."""
     n, vocab = len(targets), logits.shape[1]
     if not losses.is_contiguous():
         raise ValueError("losses must be contiguous.")
-    arguments = (logits, targets, weights, losses, n, vocab, logits.stride(0), label_smoothing, consistency)
-    _consistent[(n,)](*arguments, BLOCK=min(BLOCK, triton.next_power_of_2(vocab)), num_warps=8)
+    arguments = (logits, targets, weights, losses, n, vocab, logits.stride(0), *factors)
+    kernel[(n,)](*arguments, BLOCK=min(BLOCK, triton.next_power_of_2(vocab)), num_warps=8)
