@@ -41,6 +41,22 @@ def test_several_references_are_scored_as_sacrebleu_scores_them():
         bleu(hypotheses, first, second * 2)
 
 
+def test_a_blank_reference_is_none_wherever_it_stands():
+    hypotheses = ["one two three four", "a dog runs over the grass"]
+    first = ["one two three four five six seven eight", "a dog runs over the lawn"]
+    for blank in ("", " ", "\N{NO-BREAK SPACE}"):
+        second = [blank, "the dog runs over the grass"]
+        for references in ((first, second), (second, first)):
+            score = bleu(hypotheses, *references)
+            expected = corpus_bleu(hypotheses, [first, [None, second[1]]])
+            assert score.value == pytest.approx(expected.score) and expected.bp < 1
+            assert "nrefs:var" in score.signature
+            assert chrf(hypotheses, *references).value == pytest.approx(corpus_chrf(hypotheses, [first, second]).score)
+    # A sentence without any reference still counts, as with sacrebleu.
+    for others in ([], [["", " "]]):
+        assert bleu(["a", "b"], ["a", ""], *others).value == pytest.approx(corpus_bleu(["a", "b"], [["a", ""]]).score)
+
+
 def test_faulty_input_is_refused():
     for score in (bleu, chrf, exact_matches):
         with pytest.raises(HeedError, match="2 hypotheses, 1 references"):

@@ -2,13 +2,13 @@
 
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 from heed.apps.exchange import huggingface, marian
 from heed.decoding.translator import Translator
-from heed.model_folder import ModelFolder, save_model
+from heed.model_folder import save_model
 from heed.runtime.manifest import MANIFEST, seal
 from tests.fuzzing import exchange
 from tests.fuzzing.exchange import originals
@@ -16,7 +16,7 @@ from tests.fuzzing.inputs import kind_of, of_kind, refused_in_one_line
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "models"
 NAMES = tuple(sorted(path.name for path in GOLDEN.iterdir()))
-SMALL: dict[str, Callable[[Path], ModelFolder]] = {"marian": marian.load, "opus": huggingface.load}  # of `originals`
+SMALL = {"marian": marian.load, "opus": huggingface.load}  # of `originals`
 HEADER = "header"  # of model.safetensors, whose tensors then are good
 KINDS = (
     *((name, file) for name in NAMES for file in ("config.json", HEADER)),
@@ -59,7 +59,7 @@ def _originals() -> Path:
     """A folder of good model folders."""
     parent = Path(shutil.copytree(GOLDEN, tempfile.mkdtemp(prefix="heed-fuzzing-"), dirs_exist_ok=True))
     for name, load in SMALL.items():
-        found = load(originals() / name)
+        found = load(originals() / name, report=len)
         save_model(parent / name, found.model, found.tokenizer, found.card)
     return parent
 

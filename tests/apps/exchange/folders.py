@@ -85,9 +85,9 @@ def exported(folder: Path, out: Path, to: ExportFormat, *, int8: bool = False) -
     return messages
 
 
-def imported(path: Path, out: Path, kind: ImportFormat) -> Path:
-    """The model folder that an import writes."""
-    import_(path, out, kind, src=None, tgt=None)
+def imported(path: Path, out: Path, kind: ImportFormat, *, messages: list[str] | None = None) -> Path:
+    """The model folder that an import writes; messages: to which its report is added."""
+    import_(path, out, kind, report=[].append if messages is None else messages.append)
     return out
 
 

@@ -3,6 +3,7 @@
 import json
 import shutil
 import warnings
+from typing import Any
 
 import pytest
 import torch
@@ -146,6 +147,46 @@ def test_any_ids_have_the_same_text(tokenizers, ids):
 
 
 # Search
+
+
+def with_search(folder, out, **settings: Any):
+    """The folder with these settings of `generate`; None takes one away."""
+    shutil.copytree(folder, out)
+    path = out / "generation_config.json"
+    changed = json.loads(path.read_text()) | settings
+    path.write_text(json.dumps({name: value for name, value in changed.items() if value is not None}))
+    return out
+
+
+def test_an_exports_settings_do_not_search_on_to_the_longest_output(number_tokenizer, tmp_path):
+    decoding = {"beam_size": 4, "length_penalty": 1.0, "length_penalty_form": "average"}
+    folder = trained_folder(tmp_path / "model", number_tokenizer, decoding=decoding, n_steps=150)
+    exported(folder, tmp_path / "hf", "huggingface")
+    tokenizer, model = tokenizer_of(tmp_path / "hf"), theirs(tmp_path / "hf")
+    n_steps: list[int] = []
+    model.model.decoder.register_forward_pre_hook(lambda *_: n_steps.append(1))
+    for changes in ({}, {"early_stopping": "never"}):
+        before = len(n_steps)
+        for line in ENGLISH[:12]:  # a batch would take as many as its slowest line
+            ids = tokenizer(line, return_tensors="pt").input_ids
+            model.generate(input_ids=ids, max_length=40, **changes)
+        n_steps[before:] = [len(n_steps) - before]
+    assert n_steps[0] < 0.9 * n_steps[1], n_steps
+
+
+def test_a_search_that_was_changed_in_an_exported_folder_is_taken(number_tokenizer, tmp_path):
+    decoding = {"beam_size": 4, "length_penalty": 0.6, "max_tokens": 30}
+    folder = random_folder(tmp_path / "model", number_tokenizer, decoding=decoding)
+    exported(folder, tmp_path / "hf", "huggingface")
+    # Untouched, or as earlier versions wrote it: Heed's own settings, with the paper's length penalty.
+    own = load_model(folder).card
+    for n, same in enumerate(({}, {"early_stopping": "never", "max_length": 512})):
+        again = with_search(tmp_path / "hf", tmp_path / f"same{n}", **same)
+        assert load_model(imported(again, tmp_path / f"same{n}-back", "huggingface")).card == own
+    changed = with_search(tmp_path / "hf", tmp_path / "changed", num_beams=7, min_length=4)
+    card = load_model(imported(changed, tmp_path / "changed-back", "huggingface")).card
+    assert card.decoding["beam_size"] == 7 and card.decoding["min_tokens"] == 3
+    assert card.decoding["max_tokens"] == 30 and card.trained_on == own.trained_on and not card.scores
 
 
 def searched(folder, tmp_path, lines, **changes):

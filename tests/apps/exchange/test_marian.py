@@ -178,6 +178,37 @@ def test_the_limit_of_lengths_is_never_lower_than_heeds_and_what_is_lost_is_said
         assert maximum_length(Source(0, [5] * n), theirs) >= maximum_length(Source(0, [5] * n), ours)
 
 
+def test_a_decoders_settings_that_change_no_translation_are_taken_and_others_named(separate, tmp_path):
+    decoding = {"length_penalty": 1.0, "length_penalty_form": "average"}
+    folder = random_folder(tmp_path / "model", separate, decoding=decoding, n_layers=1, share="tgt", **LIKE_MARIAN)
+    exported(folder, tmp_path / "marian", "marian")
+    yml = tmp_path / "marian" / "model.npz.decoder.yml"
+    plain = yml.read_text()
+    neutral = "max-length: 1000\nmax-length-crop: false\nshortlist: []\noutput-sampling: []\nmini-batch: 16\n"
+    expected = load_model(imported(yml, tmp_path / "plain", "marian")).card
+    for n, (text, message) in enumerate(
+        (
+            (plain + neutral, None),
+            (
+                plain.replace("word-penalty: 0", "word-penalty: -0.5"),
+                "word-penalty -0.5 only shifts Marian's scores, since normalize is 1",
+            ),
+            (
+                plain + "shortlist: [lex.gz, 50, 50]\nmax-length: 20\nmax-length-crop: true\nallow-unk: true\n",
+                "no max-length-crop (True), allow-unk (True), max-length (20), shortlist (['lex.gz', 50, 50]); its",
+            ),
+        )
+    ):
+        yml.write_text(text)
+        messages: list[str] = []
+        found = imported(yml, tmp_path / f"found{n}", "marian", messages=messages)
+        assert load_model(found).card == expected
+        assert len(messages) == bool(message) and (message or "") in "".join(messages)
+    yml.write_text(plain.replace("normalize: 1.0\nword-penalty: 0", "normalize: 0.6\nword-penalty: 0.5"))
+    with pytest.raises(HeedError, match="word-penalty is 0.5, which Heed does not have"):
+        imported(yml, tmp_path / "refused", "marian")
+
+
 @pytest.mark.parametrize("piece", ["🙂", '"', "\\", "a: b", "\x85", "\u2028", "#", "'", "\x7f", "𝄞 x"])
 def test_a_table_of_any_pieces_is_read_as_it_was_written(separate, tmp_path, piece):
     table = ["</s>", "<unk>", *(f"word{i}" for i in range(10)), piece, "<pad>"]

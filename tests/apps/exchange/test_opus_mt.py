@@ -1,6 +1,7 @@
 """OPUS-MT's models, as Hugging Face has them: their logits, ids and greedy outputs, and the ways on to others."""
 
 import json
+import shutil
 import warnings
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tests.apps.exchange.folders import ENGLISH, exported, imported
-from tests.apps.exchange.test_huggingface import assert_same_logits, theirs, tokenizer_of
+from tests.apps.exchange.test_huggingface import assert_same_logits, theirs, tokenizer_of, with_search
 from tests.text.test_sentencepiece import GERMAN, trained
 
 from heed.decoding.beam import beam_search
@@ -194,8 +195,82 @@ def test_what_differs_between_vocabulary_and_weights_is_named(small, tmp_path):
         imported(folder, tmp_path / "ours", "huggingface")
     folder = saved(small[0], tmp_path / "padded", n_more_rows=1)
     (folder / "added_tokens.json").write_text(json.dumps({"<sep>": len(pieces), "</s>": 0}))
-    with pytest.raises(HeedError, match=r"added_tokens.json: adds the token '<sep>' .* vocab.json lacks"):
+    with pytest.raises(HeedError, match=r"added_tokens.json: adds the token '<sep>', which transformers cuts out"):
         imported(folder, tmp_path / "ours", "huggingface")
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("tokenizer_config.json", {"extra_special_tokens": ["u"]}),
+        ("tokenizer_config.json", {"extra_special_tokens": {"number": "u"}}),
+        ("tokenizer_config.json", {"additional_special_tokens": ["u"]}),
+        ("tokenizer_config.json", {"mask_token": {"__type": "AddedToken", "content": "u"}}),
+        ("tokenizer_config.json", {"number_token": "u"}),
+        ("special_tokens_map.json", {"sep_token": "u"}),
+    ],
+)
+def test_tokens_that_transformers_cuts_out_of_a_text_are_refused(small, tmp_path, file, content):
+    shutil.copytree(small[0], tmp_path / "theirs")
+    path = tmp_path / "theirs" / "tokenizer_config.json"
+    config = json.loads(path.read_text())
+    if file == path.name:
+        config |= content
+    else:  # as older versions wrote them: without added_tokens_decoder, the other file counts
+        del config["added_tokens_decoder"]
+        (tmp_path / "theirs" / file).write_text(json.dumps(content))
+    path.write_text(json.dumps(config))
+    text = "two hundred"
+    assert tokenizer_of(tmp_path / "theirs")(text).input_ids != tokenizer_of(small[0])(text).input_ids
+    with pytest.raises(HeedError, match=f"{file}: adds the token 'u', which transformers cuts out of a text before"):
+        imported(tmp_path / "theirs", tmp_path / "ours", "huggingface")
+
+
+def test_limits_of_the_search_are_those_of_generate(small, tmp_path):
+    (english,) = ENGLISH[:1]
+    for n, settings in enumerate(
+        (
+            {"max_length": 9},
+            {"max_length": 100, "min_length": 90},
+            {"max_length": 40, "min_new_tokens": 30, "min_length": 3},
+            {"max_new_tokens": 12, "max_length": 50},
+        )
+    ):
+        folder = with_search(small[0], tmp_path / f"theirs{n}", forced_eos_token_id=None, **settings)
+        messages: list[str] = []
+        ours = imported(folder, tmp_path / f"ours{n}", "huggingface", messages=messages)
+        batch = tokenizer_of(folder)([english], return_tensors="pt")
+        pad, unk = load_model(ours).tokenizer.special.pad, load_model(ours).tokenizer.special.unk
+        expected = theirs(folder).generate(**batch, bad_words_ids=[[pad], [unk]])[0].tolist()
+        translator = Translator.load(ours, precision="fp32")
+        (ids,) = translator.tokenizer.encode_lines([english])
+        (found,) = beam_search(translator.models[0], [ids], translator.tokenizer.special, translator.settings)
+        assert list(found[0].ids) == [i for i in expected if i not in (pad, 0)] and not messages
+        assert translator.translate([english])[0].text
+
+
+def test_settings_of_generate_that_heed_lacks_are_named_and_come_back_in_an_export(small, tmp_path):
+    lacking = {"no_repeat_ngram_size": 2, "repetition_penalty": 1.5, "bad_words_ids": [[3, 4]]}
+    kept = {"early_stopping": "never", "forced_eos_token_id": 0, "max_length": 700, "num_beams": 3, "min_new_tokens": 2}
+    neutral = {"diversity_penalty": 0.0, "num_beam_groups": 1, "do_sample": False, "suppress_tokens": []}
+    folder = with_search(small[0], tmp_path / "theirs", **lacking, **kept, **neutral)
+    messages: list[str] = []
+    ours = imported(folder, tmp_path / "ours", "huggingface", messages=messages)
+    assert len(messages) == 1 and "its translations differ from those of transformers" in messages[0]
+    assert all(name in messages[0] for name in lacking) and not any(name in messages[0] for name in {**kept, **neutral})
+    exported(ours, tmp_path / "back", "huggingface")
+    found = json.loads((tmp_path / "back" / "generation_config.json").read_text())
+    assert {name: found[name] for name in kept} == kept
+    assert (
+        found["no_repeat_ngram_size"] == 2 and found["repetition_penalty"] == 1.5 and [3, 4] in found["bad_words_ids"]
+    )
+
+    # config.json counts only without generation_config.json, as in transformers.
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"num_beams": 9}))
+    assert load_model(imported(folder, tmp_path / "with", "huggingface")).card.decoding["beam_size"] == 3
+    (folder / "generation_config.json").unlink()
+    assert load_model(imported(folder, tmp_path / "without", "huggingface")).card.decoding["beam_size"] == 9
 
 
 def test_it_goes_on_to_ctranslate2(small, tmp_path):

@@ -4,6 +4,7 @@ Its network is the paper's but for the order of the positions' channels, all sin
 anew when it loads. A model with interleaving positions is therefore written with its channels in that order.
 """
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from heed.apps.exchange.generation_config import (
+    MAX_POSITIONS,
+    NOT_IN_HEED,
+    OTHER_SETTINGS,
+    generation_config,
+    other_settings,
+    says_otherwise,
+    search_settings,
+)
 from heed.apps.exchange.guarded_weights import weights_of
 from heed.apps.exchange.parts import (
     IN_ALL_FORMATS,
@@ -20,8 +30,10 @@ from heed.apps.exchange.parts import (
     check_parts,
     halves,
     interleaving,
+    listed,
     merge_parts,
     missing_part,
+    not_neutral,
     parts_of,
     reorder_channels,
 )
@@ -47,7 +59,6 @@ from heed.runtime.json_files import json_object, write_json
 from heed.runtime.manifest import sha256_of
 from heed.text.tokenizer import SpecialIds
 
-MAX_POSITIONS = 1024  # for which a folder that we write has encodings
 MAX_CONFIG_BYTES = 2**22
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "swish", "silu": "swish"}  # their names → ours
 # What a pickle of tensors names, and how long it is at most: of thousands of tensors, whose numbers are not in it.
@@ -100,7 +111,7 @@ def write_model(model: ModelFolder, out: Path) -> None:
     special = model.tokenizer.special
     write_weights(out / "model.safetensors", _their_weights(model))
     write_json(out / "config.json", _config(model, special) | {"heed": _for_the_way_back(model, out)})
-    write_json(out / "generation_config.json", _generation(model.card, special))
+    write_json(out / "generation_config.json", generation_config(model.card, special))
 
 
 def _their_weights(folder: ModelFolder) -> dict[str, Tensor]:
@@ -166,23 +177,6 @@ def _for_the_way_back(folder: ModelFolder, out: Path) -> dict[str, Any]:
     return {"architecture": folder.model.arch.model_dump(), "card": vars(folder.card), "sha256 of weights": weights}
 
 
-def _generation(card: ModelCard, special: SpecialIds) -> dict[str, Any]:
-    settings = validated(DecodingSettings, card.decoding, where="the model's search settings")
-    barred = {special.pad, special.bos, special.unk} - {special.eos, None}  # Heed's searches write none of them
-    return {
-        "decoder_start_token_id": special.bos,
-        "bos_token_id": special.bos,
-        "eos_token_id": special.eos,
-        "pad_token_id": special.pad,
-        **({"bad_words_ids": [[i] for i in sorted(i for i in barred if i is not None)]} if barred else {}),
-        **({"min_new_tokens": settings.min_tokens} if settings.min_tokens else {}),
-        "num_beams": settings.beam_size,
-        "length_penalty": 0.0 if settings.length_penalty_form == "none" else settings.length_penalty,
-        **({"early_stopping": settings.early_stopping or "never"} if settings.beam_size > 1 else {}),
-        "max_length": 512,
-    }
-
-
 def _check_export(model: ModelFolder, out: Path, report: Callable[[str], None]) -> None:
     try:
         import transformers
@@ -200,10 +194,10 @@ def _check_export(model: ModelFolder, out: Path, report: Callable[[str], None]) 
     report(f"Checked: transformers {transformers.__version__} gives the same logits, to {difference:.1e}.")
 
 
-def load(path: Path) -> ModelFolder:
+def load(path: Path, *, report: Callable[[str], None]) -> ModelFolder:
     """The model in a folder of Hugging Face's MarianMTModel; nothing in it is executed.
 
-    HeedError names what is missing, damaged, or cannot be expressed.
+    report: of settings of its search that Heed lacks. HeedError names what is missing, damaged, or cannot be expressed.
     """
     config = _json(path / "config.json")
     if config.get("model_type") != "marian":
@@ -228,7 +222,7 @@ def load(path: Path) -> ModelFolder:
             raise HeedError(f"{path}: {name} has shape {tuple(table.shape)}, expected two dimensions.")
     n_rows = [len(table) for table in tables.values()]
     tokenizer = hugging_face_tokenizer(path, special, n_src_rows=n_rows[0], n_tgt_rows=n_rows[-1])
-    model_config = ModelConfig.of(arch, tokenizer, _card(ours, config, path))
+    model_config = ModelConfig.of(arch, tokenizer, _card(ours, config, path, special=tokenizer.special, report=report))
     check_parts(parts, model_config, where=path)
     if arch.positions == "sinusoid":
         parts = reorder_channels(parts, interleaving(arch.d_model))
@@ -357,33 +351,47 @@ def _own_architecture(own: Any, found: Architecture, path: Path) -> Architecture
     return validated(Architecture, found.model_dump() | unsaid, where=f"{path / 'config.json'}: heed.architecture")
 
 
-def _card(ours: Mapping[str, Any], config: Mapping[str, Any], path: Path) -> ModelCard:
+def _card(
+    ours: Mapping[str, Any],
+    config: Mapping[str, Any],
+    path: Path,
+    *,
+    special: SpecialIds,
+    report: Callable[[str], None],
+) -> ModelCard:
     """The card that Heed wrote, or what the folder says of languages and search.
 
-    Weights that another program has written since keep the languages, but neither scores nor search.
+    Weights that another program has written since keep the languages, but neither scores nor search; a search that
+    somebody has changed since is taken as it is.
     """
     where = str(path / "config.json")
     written = model_card(ours["card"], where=where) if isinstance(ours.get("card"), dict) else None
     weights = path / "model.safetensors"
     hashed = ours.get("sha256 of weights")
-    if written and (hashed is None or (weights.is_file() and sha256_of(weights) == hashed)):
+    has_our_weights = hashed is None or (weights.is_file() and sha256_of(weights) == hashed)
+
+    # As in transformers, what config.json says of the search counts only without generation_config.json.
+    generation = _json(file) if (file := path / "generation_config.json").is_file() else config
+    if written and has_our_weights:
         validated(DecodingSettings, written.decoding, where=f"{where}: heed.card.decoding")
-        return replace(written, parsing={})
-    others = [path / name for name in ("tokenizer_config.json", "generation_config.json")]
-    tokenizer, generation = (_json(file) if file.is_file() else {} for file in others)
-    generation = {**config, **generation}
-    search = {
-        "beam_size": generation.get("num_beams", 1),
-        "length_penalty": generation.get("length_penalty", 1.0),
-        "length_penalty_form": "average",
-        "early_stopping": generation.get("early_stopping") is True,
-    }
+        if hashed is None or generation is config or not says_otherwise(generation, written, special):
+            return replace(written, parsing={})
+
+    # The search: settings that Heed has, and those that it lacks.
     decoding = validated(
-        DecodingSettings,
-        search,
-        where=f"{path}: its search (num_beams, length_penalty)",
+        DecodingSettings, search_settings(generation), where=f"{path}: its search (num_beams, length_penalty, limits)"
     )
+    others = other_settings(generation, special)
+    if missing := not_neutral(others, NOT_IN_HEED):
+        report(f"{path}: Heed has no {listed(missing)}; its translations differ from those of transformers.")
+
+    # The rest of the card.
+    tokenizer = _json(file) if (file := path / "tokenizer_config.json").is_file() else {}
     src, tgt = (str(tokenizer.get(f"{side}_lang") or side) for side in UNKNOWN_LANGUAGES)
     card = written or ModelCard(src, tgt)
-    trained_on = card.trained_on | {IMPORTED_FROM: "Hugging Face"}
+    trained_on = {name: value for name, value in card.trained_on.items() if name != OTHER_SETTINGS}
+    if not (written and has_our_weights):
+        trained_on[IMPORTED_FROM] = "Hugging Face"
+    if others:
+        trained_on[OTHER_SETTINGS] = json.dumps(others)
     return replace(card, decoding=decoding.model_dump(), trained_on=trained_on, scores={}, parsing={})

@@ -23,8 +23,10 @@ from heed.apps.exchange.parts import (
     Parts,
     check_covered,
     check_parts,
+    listed,
     merge_parts,
     missing_part,
+    not_neutral,
     parts_of,
     with_symbols_barred,
 )
@@ -82,11 +84,17 @@ EXPECTED: dict[str, tuple[Any, ...]] = {
     "right-left": (False,),
 }
 
+# Settings of a decoder that change translations, with the values that change none. Sentences beyond max-length are left
+# out, or cut with max-length-crop.
+OFF = ("max-length-crop", "allow-unk", "allow-special", "force-decode", "no-spm-decode", "no-spm-encode", "tsv")
+NOT_IN_HEED: dict[str, tuple[Any, ...]] = dict.fromkeys(OFF, (False,)) | {"max-length": (0, 1000)}
+NOT_IN_HEED |= {"shortlist": ([],), "output-approx-knn": ([],), "output-sampling": (False, [])}
 
-def load(path: Path) -> ModelFolder:
+
+def load(path: Path, *, report: Callable[[str], None]) -> ModelFolder:
     """The model of a decoder's settings (NAME.npz.decoder.yml), of the one in a folder, or of the one beside an .npz.
 
-    HeedError names what is missing, damaged, or cannot be expressed.
+    report: of settings of its search that Heed lacks. HeedError names what is missing, damaged, or cannot be expressed.
     """
     yml = _decoder_settings(path)
     decoder = _yaml(read_bounded(yml, MAX_CONFIG_BYTES), yml)
@@ -102,7 +110,7 @@ def load(path: Path) -> ModelFolder:
     weights = {name: _tensor(name, array, model_path) for name, array in arrays.items()}
     arch = _architecture(settings, model_path)
     parts = _our_parts(weights, arch, model_path)
-    config = ModelConfig.of(arch, tokenizer, _card(decoder, yml))
+    config = ModelConfig.of(arch, tokenizer, _card(decoder, yml, report))
     check_parts(parts, config, where=model_path)
     return ModelFolder(model_of(config, merge_parts(parts), where=model_path), tokenizer, config.card)
 
@@ -292,12 +300,15 @@ def _layer_names(arch: Architecture) -> Iterator[tuple[str, str]]:
                     yield f"{ours_layer}.{ours}.bias", f"{theirs_layer}_{where}_ln_bias"
 
 
-def _card(decoder: Mapping[str, Any], yml: Path) -> ModelCard:
-    if decoder.get("word-penalty", 0) != 0:
-        raise HeedError(
-            f"{yml}: word-penalty is {shown(decoder['word-penalty'])}, which Heed does not have; set it to 0."
-        )
-    alpha = decoder.get("normalize", 0)
+def _card(decoder: Mapping[str, Any], yml: Path, report: Callable[[str], None]) -> ModelCard:
+    # Marian's score is (log P - w n) / n^α: with α = 1 a word penalty w is a constant.
+    alpha, penalty = decoder.get("normalize", 0), decoder.get("word-penalty", 0)
+    if penalty != 0 and alpha != 1:
+        raise HeedError(f"{yml}: word-penalty is {shown(penalty)}, which Heed does not have; set it to 0.")
+    if penalty != 0:
+        report(f"{yml}: word-penalty {shown(penalty)} only shifts Marian's scores, since normalize is 1; left out.")
+    if others := not_neutral(decoder, NOT_IN_HEED):
+        report(f"{yml}: Heed has no {listed(others)}; its translations differ from Marian's.")
     form = {"length_penalty": alpha, "length_penalty_form": "average"} if alpha else {"length_penalty_form": "none"}
     settings = {
         "beam_size": decoder.get("beam-size", 12),

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from heed.config import cut
+from heed.config import cut, shown
 from heed.errors import HeedError
 from heed.model.architecture import Architecture
 from heed.model.cost import weight_shapes
@@ -146,3 +146,13 @@ def with_symbols_barred(folder: ModelFolder) -> ModelFolder:
     with torch.no_grad():
         model.output.bias[barred] = BARRED
     return replace(folder, model=model)
+
+
+def not_neutral(settings: Mapping[str, Any], table: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
+    """The settings of the table with a value that changes translations: neither None nor one of those listed."""
+    return {name: settings[name] for name, neutral in table.items() if settings.get(name) not in (None, *neutral)}
+
+
+def listed(settings: Mapping[str, Any]) -> str:
+    """Names and values for a message."""
+    return ", ".join(f"{name} ({shown(value)})" for name, value in settings.items())

@@ -1,6 +1,7 @@
 """Heed's tokenizers as other programs read them, and back."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -131,21 +132,35 @@ def hugging_face_tokenizer(folder: Path, special: SpecialIds, *, n_src_rows: int
 
 
 def _check_added_tokens(folder: Path, tokenizer: SentencePieceTokenizer) -> None:
-    """HeedError for tokens beside the table of pieces, which transformers cuts out of a text before SentencePiece."""
-    added: dict[str, Any] = {}
-    if (path := folder / "added_tokens.json").is_file():
-        added = {token: (i, path) for token, i in json_object(path, MAX_TABLE_BYTES).items()}
-    if (path := folder / "tokenizer_config.json").is_file():
-        decoder = json_object(path, MAX_TABLE_BYTES).get("added_tokens_decoder")
-        entries = decoder.items() if isinstance(decoder, dict) else ()
-        added |= {str(entry.get("content")): (i, path) for i, entry in entries if isinstance(entry, dict)}
-    known = {*tokenizer.src.table, *tokenizer.tgt.table}
-    for token, (i, path) in added.items():
-        if token not in known:
-            raise HeedError(
-                f"{path}: adds the token {shown(token)} (id {shown(i)}), which vocab.json lacks; Heed has no tokens "
-                "beside those of SentencePiece. Import the model as it was before the token was added."
-            )
+    """HeedError for a token, but for pad, eos and unk, that transformers cuts out of a text before SentencePiece.
+
+    Those are its added tokens, whether or not the table has them, and its special ones: listed, or as any NAME_token.
+    """
+    special = tokenizer.special
+    own = {
+        side.table[i] for side in (tokenizer.src, tokenizer.tgt) for i in (special.pad, special.eos, special.unk or 0)
+    }
+    for name in ("added_tokens.json", "tokenizer_config.json", "special_tokens_map.json"):
+        path = folder / name
+        content = json_object(path, MAX_TABLE_BYTES) if path.is_file() else {}
+        for token in content if name == "added_tokens.json" else _named_tokens(content):
+            if token not in own:
+                raise HeedError(
+                    f"{path}: adds the token {shown(token)}, which transformers cuts out of a text before "
+                    "SentencePiece; Heed has no such tokens. Import the model as it was before the token was added."
+                )
+
+
+def _named_tokens(config: dict[str, Any]) -> Iterator[str]:
+    """The tokens that transformers adds when it reads these settings of a tokenizer."""
+    values = [value for key, value in config.items() if key.endswith("_token")]
+    for key in ("added_tokens_decoder", "extra_special_tokens", "additional_special_tokens"):
+        found = config.get(key)
+        values += found.values() if isinstance(found, dict) else found if isinstance(found, list) else ()
+    for value in values:
+        token = value.get("content") if isinstance(value, dict) else value
+        if isinstance(token, str):
+            yield token
 
 
 def piece_names(tokenizer: AnyTokenizer, *, src: bool) -> list[str]:

@@ -72,10 +72,12 @@ def import_(
     *,
     src: str | None = None,
     tgt: str | None = None,
+    report: Callable[[str], None] = lambda line: None,
 ) -> None:
     """Writes another program's model as a model folder, whole or not at all. src, tgt: its languages, such as "en".
 
-    HeedError if it is damaged, or of another kind than Heed's networks are.
+    report: of settings of its search that change translations and that Heed lacks. HeedError if it is damaged, or of
+    another kind than Heed's networks are.
     """
     path, out = Path(path), Path(out)
     if kind not in get_args(ImportFormat):
@@ -88,7 +90,7 @@ def import_(
     else:
         from heed.apps.exchange.marian import load
     with progress(f"Reading {path}"):
-        found = load(path)
+        found = load(path, report=report)
     card = replace(found.card, src=src or found.card.src, tgt=tgt or found.card.tgt)
     with progress(f"Writing {out}"):
         save_model(out, found.model, found.tokenizer, model_card(vars(card), where=str(path)))
