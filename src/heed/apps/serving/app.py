@@ -11,18 +11,19 @@ from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
-from starlette.routing import Route, Router
+from starlette.routing import Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from heed.apps.serving import deepl, glossaries, libretranslate, page, specification, streaming
+from heed.apps.serving import deepl, glossaries, glossary_routes, libretranslate, streaming
 from heed.apps.serving.document_workers import DocumentBug
 from heed.apps.serving.faults import Fault
-from heed.apps.serving.files import FileStore, remove_abandoned
+from heed.apps.serving.files import remove_abandoned
 from heed.apps.serving.glossary_routes import GLOSSARIES_PATH
 from heed.apps.serving.metrics import CONTENT_TYPE
-from heed.apps.serving.requests import as_fault, error_response, header_key
+from heed.apps.serving.page import page
+from heed.apps.serving.requests import Endpoint, as_fault, error_response, header_key, routes
 from heed.apps.serving.service import Service
-from heed.apps.serving.specification import TEXT, describe, record
+from heed.apps.serving.specification import TEXT, endpoint, openapi, record
 from heed.errors import place_of
 from heed.runtime.process_tuning import give_back_freed_memory
 
@@ -54,17 +55,6 @@ def make_app(service: Service, log: Callable[[str], None]) -> ASGIApp:
     # Without a handler its warnings of malformed forms would stand among the log's lines, as bare text.
     logging.getLogger("python_multipart").addHandler(logging.NullHandler())
 
-    # /spec comes last, since it describes the routes before it.
-    files = FileStore()
-    endpoints = [
-        *libretranslate.routes(service, files),
-        *deepl.routes(service, files),
-        *streaming.routes(service),
-        *page.routes(service),
-        *_operation(service),
-    ]
-    endpoints += specification.routes(endpoints)
-
     # The server answers while it warms up; only readiness waits for that.
     def report_failure(warming_up: asyncio.Task[None]) -> None:
         if not warming_up.cancelled() and (error := warming_up.exception()) is not None:
@@ -82,9 +72,9 @@ def make_app(service: Service, log: Callable[[str], None]) -> ASGIApp:
         tidying.cancel()
         warming_up.cancel()
         await service.close()
-        files.close()
 
     # The guard stands outside of the router, so that it counts requests without a route, too.
+    endpoints = routes(_endpoints(service), service)
     router = Router(endpoints, redirect_slashes=False, lifespan=lifespan)
     return Guard(router, service, log, paths={route.path for route in endpoints})
 
@@ -96,23 +86,36 @@ async def _give_back_memory() -> None:
         await asyncio.to_thread(give_back_freed_memory)
 
 
-def _operation(service: Service) -> list[Route]:
-    @describe("The process answers.", answer=record(status=TEXT))
-    async def health(request: Request) -> Response:
-        return JSONResponse({"status": "ok"})
+@endpoint("GET", "/health", "The process answers.", answer=record(status=TEXT), is_open=True)
+async def health(request: Request, service: Service, _: None) -> Response:
+    return JSONResponse({"status": "ok"})
 
-    @describe("The models have translated a first sentence.", answer=record(status=TEXT), errors=(503,))
-    async def ready(request: Request) -> Response:
-        if not service.ready:
-            raise Fault(503, "not ready", {"retry-after": "1"})
-        return JSONResponse({"status": "ready"})
 
-    @describe("What the server counts, in Prometheus' text form.", answer_type="text/plain")
-    async def metrics(request: Request) -> Response:
-        return PlainTextResponse(service.metrics.page(), media_type=CONTENT_TYPE)
+READY = "The models have translated a first sentence."
 
-    found = [Route("/health", health, methods=["GET"]), Route("/ready", ready, methods=["GET"])]
-    return found + [Route("/metrics", metrics, methods=["GET"])] * service.show_metrics
+
+@endpoint("GET", "/ready", READY, answer=record(status=TEXT), errors=(503,), is_open=True)
+async def ready(request: Request, service: Service, _: None) -> Response:
+    if not service.ready:
+        raise Fault(503, "not ready", {"retry-after": "1"})
+    return JSONResponse({"status": "ready"})
+
+
+@endpoint(
+    "GET", "/metrics", "What the server counts, in Prometheus' text form.", answer_type="text/plain", is_open=True
+)
+async def metrics(request: Request, service: Service, _: None) -> Response:
+    return PlainTextResponse(service.metrics.page(), media_type=CONTENT_TYPE)
+
+
+@endpoint("GET", "/spec", "This description, as OpenAPI 3.", answer={"type": "object"}, is_open=True)
+async def specification(request: Request, service: Service, _: None) -> Response:
+    return JSONResponse(openapi([one.operation for one in _endpoints(service)]))
+
+
+def _endpoints(service: Service) -> list[Endpoint]:
+    own = [health, ready, *[metrics] * service.show_metrics, *[page] * service.show_page, specification]
+    return [*libretranslate.ENDPOINTS, *deepl.ENDPOINTS, *glossary_routes.ENDPOINTS, *streaming.ENDPOINTS, *own]
 
 
 class Guard:

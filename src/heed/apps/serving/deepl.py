@@ -17,25 +17,15 @@ from pydantic import (
 )
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
 
 from heed.apps.documents.formats import SUFFIXES
 from heed.apps.documents.markup import markup_options
-from heed.apps.documents.translation import DocumentOptions
-from heed.apps.serving.documents import detect_html, translate_file, translate_html
+from heed.apps.serving.documents import DocumentFields, translate_file, translate_texts
 from heed.apps.serving.faults import Fault
-from heed.apps.serving.fields import Attributes, Code, Fields, Keep, Target, Text, Texts, Upload, read
-from heed.apps.serving.files import FileStore, StoredFile, kind_of_file, name_of_translation, send_file
-from heed.apps.serving.glossary_routes import glossary_routes
+from heed.apps.serving.fields import GLOSSARY_ID, Code, Fields, Keep, Target, Text, Texts, Upload
+from heed.apps.serving.files import StoredFile, kind_of_file, name_of_translation, send_file
 from heed.apps.serving.languages import NAMES, known_code, language_name
-from heed.apps.serving.requests import (
-    check_bytes,
-    check_key,
-    check_pair,
-    deepl_languages,
-    parameters,
-    parameters_with_file,
-)
+from heed.apps.serving.requests import check_bytes, deepl_languages
 from heed.apps.serving.service import Service
 from heed.apps.serving.specification import (
     BYTES,
@@ -46,7 +36,7 @@ from heed.apps.serving.specification import (
     TEXTS,
     TRANSLATED,
     choice,
-    describe,
+    endpoint,
     list_of,
     record,
 )
@@ -80,9 +70,6 @@ def _as_names(value: Any, info: ValidationInfo) -> Any:
 
 
 Names = Annotated[list[Text], FailFast(), BeforeValidator(_as_names), WithJsonSchema(TEXTS)]
-
-
-GLOSSARY_ID = Field(default="", description="A glossary of `source_lang`, which it needs, and `target_lang`.")
 
 
 class Wishes(Fields):
@@ -149,10 +136,10 @@ class TranslateFields(Wishes):
                 raise Fault(400, f"{name} needs tag_handling=xml")
         return self
 
-    def markup(self) -> bytes:
-        """How the texts are read, and the translations written; b"" for plain texts."""
+    def markup(self) -> bytes | None:
+        """How the texts are read, and the translations written; None for plain texts."""
         if not self.tag_handling:
-            return b""
+            return None
         return markup_options(
             self.tag_handling,
             ignored=self.ignore_tags,
@@ -167,12 +154,9 @@ class TranslateFields(Wishes):
         return str(int(value)) if isinstance(value, bool) else str(value)
 
 
-class DocumentFields(Wishes):
+class UploadFields(DocumentFields, Wishes):
     file: Upload = Field(description="The document.")
     target_lang: Target
-    glossary_id: Text = GLOSSARY_ID
-    keep: Keep = ()
-    attributes: Attributes = "all"
     source_lang: Code = Field(default="auto", description="Code of its language. Default: it is detected.")
     filename: Text = Field(default="", description="Its name, which says its format. Default: that of the part.")
     output_format: Text = Field(default="", description="The translation's format, which must be the document's.")
@@ -192,176 +176,153 @@ class LanguagesFields(Fields):
     )
 
 
-def routes(service: Service, files: FileStore) -> list[Route]:
-    """The endpoints."""
-
-    @describe(
-        "DeepL: translate texts.",
-        fields=TranslateFields,
-        answer=record(
-            translations=list_of(
-                record(
-                    detected_source_language=TEXT,
-                    text=TEXT,
-                    billed_characters=COUNT,
-                    model_type_used=TEXT,
-                    message=TEXT,
-                )
+@endpoint(
+    "GET POST",  # deep-translator asks with GET
+    "/v2/translate",
+    "DeepL: translate texts.",
+    fields=TranslateFields,
+    answer=record(
+        translations=list_of(
+            record(
+                detected_source_language=TEXT,
+                text=TEXT,
+                billed_characters=COUNT,
+                model_type_used=TEXT,
+                message=TEXT,
             )
-        ),
-        errors=TRANSLATED,
-    )
-    async def translate(request: Request) -> Response:
-        # First what costs least to refuse.
-        fields = await parameters(request)
-        check_key(service, request, fields)
-        asked = read(TranslateFields, fields)
-        markup = asked.markup()
-        texts = asked.text
-        check_bytes(service, texts)
-        given, target = deepl_languages(service, asked.source_lang, asked.target_lang)
-        terms = service.glossaries.terms(asked.glossary_id, given, target)
-
-        # Languages, by our codes; without a source, each text's own.
-        deadline = service.deadline()
-        faults: dict[int, HeedError] = {}
-        if given:
-            sources = [given] * len(texts)
-        elif markup:
-            detected = await detect_html(service, texts, target, deadline=deadline, markup=markup, faults=faults)
-            sources = [language for language, _ in detected]
-        else:
-            sources = [(await service.detect_source(text, target))[0] for text in texts]
-        pairs = [(source, target) for source in sources]
-        for src, tgt in set(pairs):
-            check_pair(service, src, tgt)
-
-        # Translations of pages keep their markup; of plain text, `split_sentences` decides what a line end means.
-        if markup:
-            found = await translate_html(
-                service, texts, pairs, deadline=deadline, markup=markup, faults=faults, keep=asked.keep, terms=terms
-            )
-        else:
-            joins = asked.split_sentences == "nonewlines"
-            plain = [" ".join(text.splitlines()) for text in texts] if joins else texts
-            by_line = asked.split_sentences == "0"
-            results = await service.translate(plain, pairs, by_line=by_line, keep=asked.keep, terms=terms)
-            found = [translated.text for translated in results]
-
-        # DeepL bills the characters of the source. A text that could not be read comes back with its fault.
-        used = {"model_type_used": asked.model_type.removeprefix("prefer_")} if asked.model_type else {}
-        answers = [
-            {"detected_source_language": source.upper(), "text": translation, "billed_characters": len(text)} | used
-            for text, source, translation in zip(texts, sources, found, strict=True)
-        ]
-        for i, fault in faults.items():
-            answers[i] |= {"billed_characters": 0, "message": str(fault)}
-        return JSONResponse({"translations": answers})
-
-    @describe(
-        "DeepL: the languages.",
-        fields=LanguagesFields,
-        answer=list_of(record(language=TEXT, name=TEXT, supports_formality=FLAG)),
-        errors=READ,
-    )
-    async def languages(request: Request) -> Response:
-        fields = await parameters(request)
-        check_key(service, request, fields)
-        if read(LanguagesFields, fields).type == "source":
-            return JSONResponse([_entry(code.upper()) for code in service.languages()])
-        # Clients look for their source language there, too; into itself, a text stays as it is.
-        codes = sorted(service.codes())
-        variants = [variant for code in codes for variant in VARIANTS.get(code, [code.upper()])]
-        return JSONResponse([_entry(variant) | {"supports_formality": False} for variant in variants])
-
-    @describe(
-        "DeepL: characters translated since the server began; there is no quota.",
-        answer=record(character_count=COUNT, character_limit=COUNT),
-        errors=READ,
-    )
-    async def usage(request: Request) -> Response:
-        check_key(service, request, await parameters(request))
-        return JSONResponse({"character_count": service.n_characters, "character_limit": NO_LIMIT})
-
-    # A document lies under its key, from which its id is derived: nothing is kept longer than the document, and no
-    # address that has the id alone leads to it.
-    secret = secrets.token_bytes(32)
-
-    def id_of(key: str) -> str:
-        return hmac.new(secret, key.encode(), "sha256").hexdigest()
-
-    async def open_document(request: Request) -> tuple[str, StoredFile, BinaryIO]:
-        """Its key, and what lies there. Fault unless the request has the key of a document that is still there."""
-        fields = await parameters(request)
-        check_key(service, request, fields)
-        document, key = request.path_params["document_id"], read(DocumentKey, fields).document_key
-        is_its_key = hmac.compare_digest(document.encode(errors="replace"), id_of(key).encode())
-        if not is_its_key or (found := files.open(key)) is None:
-            raise Fault(404, "no such document, or no more, or another key")
-        return key, *found
-
-    @describe(
-        "DeepL: translate a document, which keeps its layout: " + ", ".join(SUFFIXES),
-        fields=DocumentFields,
-        answer=record(document_id=TEXT, document_key=TEXT),
-        errors=TRANSLATED,
-        only_parts=True,
-    )
-    async def upload(request: Request) -> Response:
-        fields = await parameters_with_file(request)
-        check_key(service, request, fields)
-        asked = read(DocumentFields, fields)
-        name = asked.filename or asked.file.name
-        kind = kind_of_file(name)
-        given, target = deepl_languages(service, asked.source_lang, asked.target_lang)
-        if asked.output_format and SUFFIXES.get(f".{asked.output_format.lower()}") != kind:
-            raise Fault(400, "output_format is not supported: a document keeps its format")
-        options = DocumentOptions(
-            language=given or "auto",
-            target=target,
-            keep=asked.keep,
-            terms=service.glossaries.terms(asked.glossary_id, given, target) or {},
-            attributes=asked.attributes == "all",
         )
-        translated, n_characters = await translate_file(service, asked.file.content, kind, options)
-        key = await files.add(translated, name_of_translation(name, target), n_characters=n_characters)
-        return JSONResponse({"document_id": id_of(key), "document_key": key})
+    ),
+    errors=TRANSLATED,
+)
+async def translate(request: Request, service: Service, asked: TranslateFields) -> Response:
+    check_bytes(service, asked.text)
+    source, target = deepl_languages(service, asked.source_lang, asked.target_lang)
+    terms = service.glossaries.terms(asked.glossary_id, source, target)
 
-    @describe(
-        "DeepL: a document's status, which is done once the upload has been answered.",
-        in_path=DocumentPath,
-        fields=DocumentKey,
-        answer=record(document_id=TEXT, status=TEXT, billed_characters=COUNT),
-        errors=(*READ, 404),
+    # Of plain texts, `split_sentences` decides what a line end means.
+    markup, faults = asked.markup(), dict[int, HeedError]()
+    joins = markup is None and asked.split_sentences == "nonewlines"
+    languages, found = await translate_texts(
+        service,
+        [" ".join(text.splitlines()) for text in asked.text] if joins else asked.text,
+        source,
+        target,
+        markup=markup,
+        by_line=asked.split_sentences == "0",
+        keep=asked.keep,
+        terms=terms,
+        faults=faults,
     )
-    async def status(request: Request) -> Response:
-        _, stored, opened = await open_document(request)
-        opened.close()
-        answer = {"document_id": request.path_params["document_id"], "status": "done"}
-        return JSONResponse(answer | {"billed_characters": stored.n_characters})
 
-    @describe(
-        "DeepL: a translated document, once; after that it is deleted.",
-        in_path=DocumentPath,
-        fields=DocumentKey,
-        answer=BYTES,
-        answer_type="application/octet-stream",
-        errors=(*READ, 404),
-    )
-    async def result(request: Request) -> Response:
-        key, stored, opened = await open_document(request)
-        files.remove(key)
-        return send_file(stored, opened)
-
-    return [
-        *glossary_routes(service),
-        Route(UPLOAD_PATH, upload, methods=["POST"]),
-        Route("/v2/document/{document_id}", status, methods=["POST"]),
-        Route("/v2/document/{document_id}/result", result, methods=["POST"]),
-        Route("/v2/translate", translate, methods=["GET", "POST"]),  # deep-translator asks with GET
-        Route("/v2/languages", languages, methods=["GET"]),
-        Route("/v2/usage", usage, methods=["GET", "POST"]),
+    # DeepL bills the characters of the source. A text that could not be read comes back with its fault.
+    used = {"model_type_used": asked.model_type.removeprefix("prefer_")} if asked.model_type else {}
+    answers = [
+        {"detected_source_language": language.upper(), "text": made.text, "billed_characters": len(text)} | used
+        for text, (language, _), made in zip(asked.text, languages, found, strict=True)
     ]
+    for i, fault in faults.items():
+        answers[i] |= {"billed_characters": 0, "message": str(fault)}
+    return JSONResponse({"translations": answers})
+
+
+@endpoint(
+    "GET",
+    "/v2/languages",
+    "DeepL: the languages.",
+    fields=LanguagesFields,
+    answer=list_of(record(language=TEXT, name=TEXT, supports_formality=FLAG)),
+    errors=READ,
+)
+async def languages(request: Request, service: Service, asked: LanguagesFields) -> Response:
+    if asked.type == "source":
+        return JSONResponse([_entry(code.upper()) for code in service.languages()])
+    # Clients look for their source language there, too; into itself, a text stays as it is.
+    variants = [variant for code in sorted(service.codes()) for variant in VARIANTS.get(code, [code.upper()])]
+    return JSONResponse([_entry(variant) | {"supports_formality": False} for variant in variants])
+
+
+@endpoint(
+    "GET POST",
+    "/v2/usage",
+    "DeepL: characters translated since the server began; there is no quota.",
+    answer=record(character_count=COUNT, character_limit=COUNT),
+    errors=READ,
+)
+async def usage(request: Request, service: Service, _: None) -> Response:
+    return JSONResponse({"character_count": service.n_characters, "character_limit": NO_LIMIT})
+
+
+@endpoint(
+    "POST",
+    UPLOAD_PATH,
+    "DeepL: translate a document, which keeps its layout: " + ", ".join(SUFFIXES),
+    fields=UploadFields,
+    answer=record(document_id=TEXT, document_key=TEXT),
+    errors=TRANSLATED,
+    only_parts=True,
+)
+async def upload(request: Request, service: Service, asked: UploadFields) -> Response:
+    name = asked.filename or asked.file.name
+    kind = kind_of_file(name)
+    options = asked.options(service, *deepl_languages(service, asked.source_lang, asked.target_lang))
+    if asked.output_format and SUFFIXES.get(f".{asked.output_format.lower()}") != kind:
+        raise Fault(400, "output_format is not supported: a document keeps its format")
+    translated, n_characters = await translate_file(service, asked.file.content, kind, options)
+    name = name_of_translation(name, options.target)
+    key = await service.files.add(translated, name, n_characters=n_characters)
+    return JSONResponse({"document_id": _id_of(key), "document_key": key})
+
+
+@endpoint(
+    "POST",
+    UPLOAD_PATH + "/{document_id}",
+    "DeepL: a document's status, which is done once the upload has been answered.",
+    in_path=DocumentPath,
+    fields=DocumentKey,
+    answer=record(document_id=TEXT, status=TEXT, billed_characters=COUNT),
+    errors=(*READ, 404),
+)
+async def status(request: Request, service: Service, asked: DocumentKey) -> Response:
+    stored, opened = _open_document(request, service, asked.document_key)
+    opened.close()
+    answer = {"document_id": request.path_params["document_id"], "status": "done"}
+    return JSONResponse(answer | {"billed_characters": stored.n_characters})
+
+
+@endpoint(
+    "POST",
+    UPLOAD_PATH + "/{document_id}/result",
+    "DeepL: a translated document, once; after that it is deleted.",
+    in_path=DocumentPath,
+    fields=DocumentKey,
+    answer=BYTES,
+    answer_type="application/octet-stream",
+    errors=(*READ, 404),
+)
+async def result(request: Request, service: Service, asked: DocumentKey) -> Response:
+    stored, opened = _open_document(request, service, asked.document_key)
+    service.files.remove(asked.document_key)
+    return send_file(stored, opened)
+
+
+ENDPOINTS = (translate, languages, usage, upload, status, result)
+
+# A document lies under its key, from which its id is derived: nothing is kept longer than the document, and no address
+# that has the id alone leads to it.
+_SECRET = secrets.token_bytes(32)
+
+
+def _id_of(key: str) -> str:
+    return hmac.new(_SECRET, key.encode(), "sha256").hexdigest()
+
+
+def _open_document(request: Request, service: Service, key: str) -> tuple[StoredFile, BinaryIO]:
+    """What lies under a key. Fault unless it is that of the document in the path, which is still there."""
+    document = request.path_params["document_id"]
+    is_its_key = hmac.compare_digest(document.encode(errors="replace"), _id_of(key).encode())
+    if not is_its_key or (found := service.files.open(key)) is None:
+        raise Fault(404, "no such document, or no more, or another key")
+    return found
 
 
 def _entry(code: str) -> dict[str, Any]:

@@ -12,13 +12,33 @@ from heed.apps.documents.worker import n_chars_of
 from heed.apps.serving.document_workers import Document
 from heed.apps.serving.engine import off_event_loop
 from heed.apps.serving.faults import Fault
+from heed.apps.serving.fields import GLOSSARY_ID, Attributes, Fields, Keep, Text
 from heed.apps.serving.requests import check_pair
 from heed.apps.serving.service import Pair, Service
+from heed.apps.serving.service import Translated as TextTranslations
 from heed.errors import HeedError
 from heed.text.alignment import Link, Translated
 
 ALIGNED_AT_ONCE = 64  # sentences, after which others have their turn
 DETECTED_CHARS = 2_000  # of a document, from which its language is told
+
+
+class DocumentFields(Fields):
+    """Fields of an uploaded document."""
+
+    glossary_id: Text = GLOSSARY_ID
+    keep: Keep = ()
+    attributes: Attributes = "all"
+
+    def options(self, service: Service, source: str, target: str) -> DocumentOptions:
+        """What the fields ask for. Fault for a glossary that is not there, or of other languages."""
+        return DocumentOptions(
+            language=source,
+            target=target,
+            keep=self.keep,
+            terms=service.glossaries.terms(self.glossary_id, source, target) or {},
+            attributes=self.attributes == "all",
+        )
 
 
 async def translate_documents(
@@ -67,30 +87,43 @@ async def translate_documents(
     return [(results[i], n_characters) for i, n_characters in enumerate(counts)]
 
 
-async def translate_html(
+async def translate_texts(
     service: Service,
-    pages: Sequence[str],
-    pairs: Sequence[Pair],
+    texts: Sequence[str],
+    source: str,
+    target: str,
     *,
-    deadline: float,
-    markup: bytes = b"",
+    markup: bytes | None = None,
+    n_best: int = 1,
+    by_line: bool = False,
     keep: tuple[str, ...] = (),
     terms: Mapping[str, str] | None = None,
     faults: dict[int, HeedError] | None = None,
-) -> list[str]:
-    """The pages, or parts of pages, each from and into its languages; tags go where their words go.
+) -> tuple[list[tuple[str, float]], list[TextTranslations]]:
+    """The language of each text of a request, with its probability, and its translations; `source` may be "auto".
 
-    markup: how they are read, as for `marked_up_job`; without any they are HTML. keep, terms: as for `DocumentOptions`.
-    faults: as for `translate_documents`.
+    markup: how texts with tags are read, as for `marked_up_job`, or b"" for HTML; tags go where their words go, and
+    there are no alternatives. faults: as for `translate_documents`, then. keep, terms: as for `DocumentOptions`.
     """
-    n_chars = 0 if terms is None else sum(map(len, pages)) + sum(map(len, terms))
-    of_pages = await off_event_loop(n_chars, lambda: [terms_in(page, terms or {}) for page in pages])
+    deadline = service.deadline()
+    languages = [(source, 1.0)] * len(texts)
+    if source == "auto" and markup is None:
+        languages = [await service.detect_source(text, target) for text in texts]
+    elif source == "auto":
+        languages = await _detect_pages(service, texts, target, deadline=deadline, markup=markup or b"", faults=faults)
+    pairs = [(language, target) for language, _ in languages]
+    for src, tgt in set(pairs):
+        check_pair(service, src, tgt)
+    if markup is None:
+        return languages, await service.translate(texts, pairs, n_best=n_best, by_line=by_line, keep=keep, terms=terms)
+    n_chars = 0 if terms is None else sum(map(len, texts)) + sum(map(len, terms))
+    of_pages = await off_event_loop(n_chars, lambda: [terms_in(page, terms or {}) for page in texts])
     documents = [
         _page(service, page, markup, place, DocumentOptions(language=src, target=tgt, keep=keep, terms=of_page))
-        for place, (page, (src, tgt), of_page) in enumerate(zip(pages, pairs, of_pages, strict=True), 1)
+        for place, (page, (src, tgt), of_page) in enumerate(zip(texts, pairs, of_pages, strict=True), 1)
     ]
     found = await translate_documents(service, documents, deadline=deadline, faults=faults)
-    return [page.decode() for page, _ in found]
+    return languages, [TextTranslations(page.decode(), ()) for page, _ in found]
 
 
 async def translate_file(service: Service, content: bytes, kind: Format, options: DocumentOptions) -> tuple[bytes, int]:
@@ -114,19 +147,16 @@ async def translate_file(service: Service, content: bytes, kind: Format, options
     return found
 
 
-async def detect_html(
+async def _detect_pages(
     service: Service,
     pages: Sequence[str],
     target: str,
     *,
     deadline: float,
-    markup: bytes = b"",
-    faults: dict[int, HeedError] | None = None,
+    markup: bytes,
+    faults: dict[int, HeedError] | None,
 ) -> list[tuple[str, float]]:
-    """As `Service.detect_source` of each page, of the words that are shown. markup, faults: as for `translate_html`.
-
-    A page that cannot be read counts as one in the target language.
-    """
+    """As `Service.detect_source` of the words that are shown; a page that cannot be read is in the target language."""
     found: list[tuple[str, float]] = []
     for place, page in enumerate(pages, 1):
         try:

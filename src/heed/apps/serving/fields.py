@@ -40,7 +40,7 @@ class Fields(BaseModel):
         return {name: value for name, value in fields.items() if value is not None and (value != "" or name in empty)}
 
 
-Asked = TypeVar("Asked", bound=Fields)
+Asked = TypeVar("Asked", bound=BaseModel)
 
 
 def read(model: type[Asked], fields: Mapping[str, Any], *, max_alternatives: int = 0) -> Asked:
@@ -131,6 +131,7 @@ Attributes = Annotated[
     Literal["all", "none"],
     Field(description="Whether words that readers see in the markup are translated. Default: all."),
 ]
+GLOSSARY_ID: Any = Field(default="", description="A glossary of the two languages, which have to be given.")
 Source = Annotated[Code, Field(description='Code of its language, or "auto".')]
 Target = Annotated[Code, Field(description="Code of the language to translate into.")]
 Alternatives = Annotated[int, BeforeValidator(_n_alternatives), WithJsonSchema(COUNT)]

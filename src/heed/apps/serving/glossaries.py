@@ -80,7 +80,7 @@ class GlossaryStore:
         """A glossary's entries, None for the id "". Fault if there is none, or it is for other languages."""
         if not glossary_id:
             return None
-        if source in ("", "auto"):
+        if source == "auto":
             raise Fault(400, "Value for 'source_lang' required: a glossary_id needs it")
         glossary = self.find(glossary_id)
         if (glossary.source_lang, glossary.target_lang) != (source, target):

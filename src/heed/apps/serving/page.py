@@ -4,34 +4,35 @@ import base64
 import hashlib
 import json
 import re
+from functools import cache
 from importlib import resources
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
-from starlette.routing import Route
 
 from heed.apps.serving.service import Service
-from heed.apps.serving.specification import describe
+from heed.apps.serving.specification import endpoint
 from heed.apps.serving.streaming import MAX_ATTENTION_CHARS
 from heed.apps.visualization.render import COLOURS, with_drawing
 
 
-def routes(service: Service) -> list[Route]:
-    """The page, if the server shows one."""
+@endpoint("GET", "/", "A page that translates while one types.", answer_type="text/html", is_open=True)
+async def page(request: Request, service: Service, _: None) -> Response:
+    content, policy = _page(service.limits.max_alternatives)
+    return HTMLResponse(content, headers={"content-security-policy": policy})
+
+
+@cache
+def _page(max_alternatives: int) -> tuple[str, str]:
+    """The page and its policy."""
     settings = {
         "colours": COLOURS,
-        "maxAlternatives": service.limits.max_alternatives,
+        "maxAlternatives": max_alternatives,
         "maxAttentionChars": MAX_ATTENTION_CHARS,
     }
     template = (resources.files("heed") / "apps" / "serving" / "page.html").read_text(encoding="utf-8")
     content = with_drawing(template).replace("{{ settings }}", json.dumps(settings))
-    headers = {"content-security-policy": _policy(content)}
-
-    @describe("A page that translates while one types.", answer_type="text/html")
-    async def page(request: Request) -> Response:
-        return HTMLResponse(content, headers=headers)
-
-    return [Route("/", page, methods=["GET"])] * service.show_page
+    return content, _policy(content)
 
 
 def _policy(page: str) -> str:

@@ -1,7 +1,7 @@
 """Parsing and validation of requests (JSON, form or query), and the responses to faulty ones."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -10,18 +10,21 @@ from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
 from heed.apps.serving.faults import DEEPL_PATHS, Fault
-from heed.apps.serving.fields import File, check_text
+from heed.apps.serving.fields import File, check_text, read
 from heed.apps.serving.files import with_plain_filename
 from heed.apps.serving.languages import known_code
 from heed.apps.serving.request_queue import QueueFull, Rejected, SearchFailed
 from heed.apps.serving.service import Service
+from heed.apps.serving.specification import Operation
 from heed.errors import HeedError
 
 MAX_FIELDS = 1000  # of a multipart form
 MAX_PAIRS = 20_000  # of a form in one text, which is read in milliseconds
 
+Endpoint = Any  # a function that `specification.endpoint` has noted an operation on
 BAD_BODY = (ValueError, RecursionError, LookupError, HTTPException)  # UnicodeDecodeError is a ValueError
 
 
@@ -49,7 +52,29 @@ def error_response(path: str, error: Exception) -> Response:
     return JSONResponse({name: message}, fault.status, fault.headers)
 
 
-async def parameters(request: Request) -> dict[str, Any]:
+def routes(endpoints: Sequence[Endpoint], service: Service) -> list[Route]:
+    """A route for each endpoint: keys are checked and fields read before its function is called."""
+
+    def route(endpoint: Endpoint) -> Route:
+        operation: Operation = endpoint.operation
+
+        async def answer(request: Request) -> Response:
+            asked = None
+            if not operation.is_open:
+                fields = await (_parameters_with_file if operation.only_parts else _parameters)(request)
+                check_key(service, request, fields)
+                request.state.fields = fields
+                if operation.fields is not None:
+                    asked = read(operation.fields, fields, max_alternatives=service.limits.max_alternatives)
+            response: Response = await endpoint(request, service, asked)
+            return response
+
+        return Route(operation.path, answer, methods=[*operation.methods])
+
+    return [route(endpoint) for endpoint in endpoints]
+
+
+async def _parameters(request: Request) -> dict[str, Any]:
     """The fields of JSON, of a form or of the query; of a form, a field that is repeated is a list.
 
     Fault for a body of another form, or not in UTF-8.
@@ -98,11 +123,11 @@ def _check_is_no_json(body: bytes, kind: str) -> None:
         raise Fault(415, f"the body is JSON, but its {said}: send the header Content-Type: application/json")
 
 
-async def parameters_with_file(request: Request) -> dict[str, Any]:
+async def _parameters_with_file(request: Request) -> dict[str, Any]:
     """The fields of a multipart form, `file` as a File. Fault if it is not there."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "multipart/form-data":
-        fields = await parameters(request)  # which may be at fault itself
+        fields = await _parameters(request)  # which may be at fault itself
         raise Fault(
             415 if fields.get("file") else 400, "Invalid request: missing file parameter: send a multipart form"
         )
@@ -162,13 +187,13 @@ def check_bytes(service: Service, texts: list[str]) -> None:
 
 
 def deepl_languages(service: Service, source: str, target: str) -> tuple[str, str]:
-    """Their codes as the models have them; the source may be "". Fault in the words that DeepL's clients look for."""
+    """Their codes as the models have them; "" as a source is auto. Fault in the words that DeepL's clients look for."""
     known = service.codes()
-    src, tgt = "" if is_auto(source) else known_code(source, known), known_code(target, known)
+    src, tgt = "auto" if not source or is_auto(source) else known_code(source, known), known_code(target, known)
     for name, code in (("target_lang", tgt), ("source_lang", src)):
-        if code and code not in known:
+        if code not in known and (name, code) != ("source_lang", "auto"):
             raise Fault(400, f"Value for '{name}' not supported: {code[:20]}")
-    if src and not service.has(src, tgt):
+    if src != "auto" and not service.has(src, tgt):
         raise Fault(400, f"Value for 'target_lang' not supported with source_lang={src[:20]}: {tgt[:20]}")
     return src, tgt
 

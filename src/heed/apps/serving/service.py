@@ -21,6 +21,7 @@ from heed.apps.documents.translation import Question, expanded
 from heed.apps.serving.document_workers import FILES_AT_ONCE, DocumentWorkers
 from heed.apps.serving.doors import Doors
 from heed.apps.serving.engine import Engine, off_event_loop
+from heed.apps.serving.files import FileStore
 from heed.apps.serving.glossaries import GlossaryStore
 from heed.apps.serving.languages import language_name
 from heed.apps.serving.metrics import Metrics
@@ -200,6 +201,7 @@ class Service:
     show_page: bool = True
     doors: Doors = field(default_factory=Doors)
     glossaries: GlossaryStore = field(default_factory=GlossaryStore)
+    files: FileStore = field(default_factory=FileStore)
     ready: bool = False
     n_characters: int = 0  # translated since the start
 
@@ -229,6 +231,7 @@ class Service:
         )
         self.attention.close()
         await self.document_workers.close()
+        self.files.close()
 
     @asynccontextmanager
     async def in_time(self, deadline: float) -> AsyncGenerator[None]:

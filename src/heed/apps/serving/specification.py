@@ -1,6 +1,6 @@
 """The OpenAPI 3 description at /spec: what each endpoint takes and answers.
 
-An endpoint is described where it is written: `describe` notes it on the function, and all is collected from there.
+An endpoint is described where it is written: `endpoint` notes it on the function, and all is collected from there.
 """
 
 from collections.abc import Callable, Sequence
@@ -9,9 +9,6 @@ from http import HTTPStatus
 from typing import Any, TypeVar
 
 from pydantic import BaseModel
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
 
 from heed.apps.serving.faults import DEEPL_PATHS
 
@@ -45,8 +42,13 @@ def record(**properties: Schema) -> Schema:
 
 @dataclass(frozen=True, kw_only=True)
 class Operation:
-    """Describes an endpoint. answer: the schema of what it answers with `status`; errors: the other statuses."""
+    """Describes an endpoint. answer: the schema of what it answers with `status`; errors: the other statuses.
 
+    fields: what is read of its requests. is_open: for clients without a key too; nothing is read of their requests.
+    """
+
+    methods: tuple[str, ...]
+    path: str
     summary: str
     fields: type[BaseModel] | None = None
     in_path: type[BaseModel] | None = None
@@ -55,44 +57,33 @@ class Operation:
     errors: Sequence[int] = ()
     status: int = 200
     only_parts: bool = False  # it takes multipart/form-data alone
+    is_open: bool = False
 
 
-def describe(summary: str, **parts: Any) -> Callable[[Endpoint], Endpoint]:
-    """Notes an `Operation` on the function of an endpoint."""
+def endpoint(methods: str, path: str, summary: str, **parts: Any) -> Callable[[Endpoint], Endpoint]:
+    """Notes an `Operation` on the function of an endpoint, which takes a request, the service and the fields."""
 
-    def note(endpoint: Endpoint) -> Endpoint:
-        endpoint.operation = Operation(summary=summary, **parts)  # type: ignore[attr-defined]
-        return endpoint
+    def note(function: Endpoint) -> Endpoint:
+        operation = Operation(methods=tuple(methods.split()), path=path, summary=summary, **parts)
+        function.operation = operation  # type: ignore[attr-defined]
+        return function
 
     return note
 
 
-def routes(others: Sequence[Route]) -> list[Route]:
-    """/spec, of these routes and itself."""
-
-    @describe("This description, as OpenAPI 3.", answer={"type": "object"})
-    async def specification(request: Request) -> Response:
-        return JSONResponse(content)
-
-    found = [Route("/spec", specification, methods=["GET"])]
-    content = openapi([*others, *found])
-    return found
-
-
-def openapi(routes: Sequence[Route]) -> dict[str, Any]:
-    """The whole document. Every route's endpoint must have been given to `describe`."""
+def openapi(operations: Sequence[Operation]) -> dict[str, Any]:
+    """The whole document."""
     paths: dict[str, dict[str, Any]] = {}
-    for route in routes:
-        operation: Operation = route.endpoint.operation  # type: ignore[attr-defined]
-        for method in sorted((route.methods or set()) - {"HEAD"}):
-            paths.setdefault(route.path, {})[method.lower()] = _operation(operation, route.path, method)
+    for operation in operations:
+        for method in operation.methods:
+            paths.setdefault(operation.path, {})[method.lower()] = _operation(operation, method)
     return {"openapi": "3.0.3", "info": {"title": "Heed", "version": VERSION}, "paths": paths}
 
 
-def _operation(operation: Operation, path: str, method: str) -> dict[str, Any]:
+def _operation(operation: Operation, method: str) -> dict[str, Any]:
     phrase = HTTPStatus(operation.status).phrase
     answer = {"description": phrase, "content": {operation.answer_type: {"schema": operation.answer}}}
-    name = "message" if path.startswith(DEEPL_PATHS) else "error"
+    name = "message" if operation.path.startswith(DEEPL_PATHS) else "error"
     error = {"application/json": {"schema": record(**{name: TEXT}) | {"required": [name]}}}
     content: dict[str, Any] = {"summary": operation.summary, "responses": {str(operation.status): answer}}
     for status in sorted(operation.errors):

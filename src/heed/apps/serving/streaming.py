@@ -11,21 +11,13 @@ from numpy.typing import NDArray
 from pydantic import Field, WithJsonSchema, field_validator
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
-from starlette.routing import Route
 
 from heed.apps.documents.plain_text import TextDraft, write_text
 from heed.apps.documents.translation import LINE_ENDS_AS_SPACES
 from heed.apps.serving.faults import Fault
-from heed.apps.serving.fields import Alternatives, Code, Fields, Keep, Key, MayBeEmpty, Text, Texts, as_list, read
+from heed.apps.serving.fields import Alternatives, Code, Fields, Keep, Key, MayBeEmpty, Text, Texts, as_list
 from heed.apps.serving.languages import known_code
-from heed.apps.serving.requests import (
-    as_fault,
-    check_key,
-    check_pair,
-    check_size,
-    is_auto,
-    parameters,
-)
+from heed.apps.serving.requests import as_fault, check_pair, check_size, is_auto
 from heed.apps.serving.service import Service
 from heed.apps.serving.specification import (
     COUNT,
@@ -34,7 +26,7 @@ from heed.apps.serving.specification import (
     TEXT,
     TRANSLATED,
     choice,
-    describe,
+    endpoint,
     list_of,
     record,
 )
@@ -91,104 +83,94 @@ class AttentionFields(Fields):
         return list(dict.fromkeys(as_list(value)))  # each once, however often it is named
 
 
-def routes(service: Service) -> list[Route]:
-    """The endpoints."""
+@endpoint(
+    "POST",
+    "/v1/translate",
+    'Translate texts sentence by sentence: a line of JSON for each as it is finished, {"done": true} at the end.',
+    fields=TranslateFields,
+    answer=record(
+        text=COUNT,
+        sentence=COUNT,
+        start=COUNT,
+        language=TEXT,
+        source=TEXT,
+        translation=TEXT,
+        score=NUMBER,
+        ended=FLAG,
+        pieces=COUNT,
+        best=FLAG,
+        alternatives=list_of(TEXT),
+    ),
+    answer_type="application/x-ndjson",
+    errors=TRANSLATED,
+)
+async def translate(request: Request, service: Service, asked: TranslateFields) -> Response:
+    texts, prefix = asked.q, asked.prefix
+    check_size(service, texts)
 
-    @describe(
-        'Translate texts sentence by sentence: a line of JSON for each as it is finished, {"done": true} at the end.',
-        fields=TranslateFields,
-        answer=record(
-            text=COUNT,
-            sentence=COUNT,
-            start=COUNT,
-            language=TEXT,
-            source=TEXT,
-            translation=TEXT,
-            score=NUMBER,
-            ended=FLAG,
-            pieces=COUNT,
-            best=FLAG,
-            alternatives=list_of(TEXT),
-        ),
-        answer_type="application/x-ndjson",
-        errors=TRANSLATED,
-    )
-    async def translate(request: Request) -> Response:
-        # First what costs least to refuse.
-        fields = await parameters(request)
-        check_key(service, request, fields)
-        asked = read(TranslateFields, fields, max_alternatives=service.limits.max_alternatives)
-        texts, prefix = asked.q, asked.prefix
-        check_size(service, texts)
+    # Room is checked before the work of splitting, and the prefix as often as it will be searched.
+    pairs = [await _pair(service, asked, text) for text in texts]
+    check_size(service, [prefix])
+    service.check_room(pairs)
+    drafts = await service.drafts(texts, pairs, keep=asked.keep)
+    if len(prefix) * sum(len(draft.questions) for draft in drafts) > service.limits.max_chars:
+        raise Fault(400, f"the prefix, once for every sentence, has more than {service.limits.max_chars} characters")
 
-        # Room is checked before the work of splitting, and the prefix as often as it will be searched.
-        pairs = [await _pair(service, asked, text) for text in texts]
-        check_size(service, [prefix])
-        service.check_room(pairs)
-        drafts = await service.drafts(texts, pairs, keep=asked.keep)
-        if len(prefix) * sum(len(draft.questions) for draft in drafts) > service.limits.max_chars:
-            raise Fault(
-                400, f"the prefix, once for every sentence, has more than {service.limits.max_chars} characters"
-            )
+    # An error that comes before the first sentence still has a status of its own.
+    lines = _lines(service, drafts, pairs, n_best=1 + asked.alternatives, prefix=prefix)
+    first = await anext(lines)
+    return StreamingResponse(_with_first(first, lines), media_type="application/x-ndjson")
 
-        # An error that comes before the first sentence still has a status of its own.
-        lines = _lines(service, drafts, pairs, n_best=1 + asked.alternatives, prefix=prefix)
-        first = await anext(lines)
-        return StreamingResponse(_with_first(first, lines), media_type="application/x-ndjson")
 
-    @describe(
-        "Every head's weights while a translation is written.",
-        fields=AttentionFields,
-        answer=record(
-            source=TEXT,
-            translation=TEXT,
-            **dict.fromkeys(VIEWS, WEIGHTS),
-            alignment=list_of(list_of(COUNT)) | {"nullable": True},
-        ),
-        errors=TRANSLATED,
-    )
-    async def attention(request: Request) -> Response:
-        # First what costs least to refuse.
-        fields = await parameters(request)
-        check_key(service, request, fields)
-        asked = read(AttentionFields, fields)
-        # A sentence of a wrapped text holds line ends, which the model reads as spaces.
-        source, views, translation = asked.q.translate(LINE_ENDS_AS_SPACES), asked.views, asked.translation
+@endpoint(
+    "POST",
+    "/v1/attention",
+    "Every head's weights while a translation is written.",
+    fields=AttentionFields,
+    answer=record(
+        source=TEXT,
+        translation=TEXT,
+        **dict.fromkeys(VIEWS, WEIGHTS),
+        alignment=list_of(list_of(COUNT)) | {"nullable": True},
+    ),
+    errors=TRANSLATED,
+)
+async def attention(request: Request, service: Service, asked: AttentionFields) -> Response:
+    # A sentence of a wrapped text holds line ends, which the model reads as spaces.
+    source, views, translation = asked.q.translate(LINE_ENDS_AS_SPACES), asked.views, asked.translation
 
-        # All that can be refused before the work of translating. Room is checked again later: others may have taken it.
-        pair = await _pair(service, asked, source)
-        if pair not in service.engines:
-            raise Fault(400, "source and target are the same language")
-        deadline = service.deadline()
-        service.attention.check_room()
-        check_size(service, [source])
-        _check_length(source, views)
+    # All that can be refused before the work of translating. Room is checked again later: others may have taken it.
+    pair = await _pair(service, asked, source)
+    if pair not in service.engines:
+        raise Fault(400, "source and target are the same language")
+    deadline = service.deadline()
+    service.attention.check_room()
+    check_size(service, [source])
+    _check_length(source, views)
 
-        # Without a translation to look at, it is the model's own.
-        if translation is None:
-            async with aclosing(service.translations([[source]], [pair], deadline=deadline)) as results:
-                _, _, found = await anext(results)
-                translation = found.text
+    # Without a translation to look at, it is the model's own.
+    if translation is None:
+        async with aclosing(service.translations([[source]], [pair], deadline=deadline)) as results:
+            _, _, found = await anext(results)
+            translation = found.text
 
-        # Either may be long, so both count, and so do the weights, which grow with the product of the lengths.
-        check_size(service, [source, translation])
-        _check_length(translation, views)
-        translator = service.engines[pair].translator
-        service.attention.check_room()
-        n_weights = _n_weights(translator, source, translation, views)
-        if n_weights > MAX_WEIGHTS:
-            raise Fault(400, f"Invalid request: {n_weights:,} weights, more than {MAX_WEIGHTS:,}; ask for fewer views")
+    # Either may be long, so both count, and so do the weights, which grow with the product of the lengths.
+    check_size(service, [source, translation])
+    _check_length(translation, views)
+    translator = service.engines[pair].translator
+    service.attention.check_room()
+    n_weights = _n_weights(translator, source, translation, views)
+    if n_weights > MAX_WEIGHTS:
+        raise Fault(400, f"Invalid request: {n_weights:,} weights, more than {MAX_WEIGHTS:,}; ask for fewer views")
 
-        # An error before the first weights still has a status of its own.
-        parts = _parts(service, translator, source, translation, views, n_weights)
-        async with service.in_time(deadline):
-            first = await anext(parts)
-        return StreamingResponse(_with_first(first, parts), media_type="application/json")
+    # An error before the first weights still has a status of its own.
+    parts = _parts(service, translator, source, translation, views, n_weights)
+    async with service.in_time(deadline):
+        first = await anext(parts)
+    return StreamingResponse(_with_first(first, parts), media_type="application/json")
 
-    return [
-        Route("/v1/translate", translate, methods=["POST"]),
-        Route("/v1/attention", attention, methods=["POST"]),
-    ]
+
+ENDPOINTS = (translate, attention)
 
 
 async def _pair(service: Service, asked: TranslateFields | AttentionFields, text: str) -> tuple[str, str]:
