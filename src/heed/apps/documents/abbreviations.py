@@ -1,11 +1,10 @@
 """Full stops that do not end a sentence: after abbreviations, ordinals and times."""
 
 import re
-import tomllib
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
-from typing import Any
+
+from heed.apps.documents.words import table
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,14 +29,9 @@ class Abbreviations:
 
 
 @cache
-def _table() -> dict[str, Any]:
-    return tomllib.loads((resources.files("heed.apps.documents") / "words/abbreviations.toml").read_text("utf-8"))
-
-
-@cache
 def abbreviations(language: str) -> Abbreviations:
     """The abbreviations of a language, by its code without a region; none for one that the table does not have."""
-    lists = _table().get(language, {})
+    lists = table("abbreviations").get(language, {})
     ordinal = lists.get("before_ordinal")
     return Abbreviations(
         **{name: frozenset(words.split()) for name, words in lists.items() if name != "before_ordinal"},

@@ -4,10 +4,11 @@ No model copies them reliably. All patterns are bounded, so that each beginning 
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
+from heed.apps.documents.words import table
 from heed.errors import HeedError
 
 
@@ -17,94 +18,20 @@ class AtomKind(NamedTuple):
     name: str
     pattern: str
     examples: Sequence[str]
+    is_address: bool = False
 
 
-# The first kind that matches at a place wins. Punctuation at an address's end belongs to the sentence.
-_ADDRESSES = (
-    AtomKind(
-        "address",
-        r"""(?:\b[a-z][a-z0-9+.-]{1,20}://|mailto:|www\.)[^\s<>"]{1,2000}(?<![.,;:!?)\]'])""",
-        ("http://a.b/c?d=e", "ssh://git@host/x", "www.a.de/b", "mailto:a@b.c"),
-    ),
-    AtomKind("mail", r"(?<![\w.+-])[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}", ("ann@example.org",)),
-    # Without a scheme, in small letters: "end.Now" is a missing space.
-    AtomKind(
-        "host",
-        r"""(?<![\w@.-])(?-i:(?:[a-z0-9][a-z0-9-]{0,62}\.){1,8}
-          (?:com|org|net|edu|gov|io|dev|app|info|eu|de|fr|es|it|pt|br|ch|nl|pl|uk))(?![\w-]|\.\w)
-          (?:/(?:[^\s<>"]{0,2000}(?<![.,;:!?)\]']))?)?""",
-        ("example.org", "docs.python.org/3/x.html"),
-    ),
-)
-_OTHERS = (
-    # Two names at least, or a beginning that only files have.
-    AtomKind(
-        "file",
-        r"""(?<![\w/\\.~])(?:~|\.{1,2})?/[\w.+-]{1,255}(?:/[\w.+-]{1,255}){1,30}/?(?<!\.)
-          | (?<![\w/\\.~])(?:~|\.{1,2})/[\w.+-]{1,255}(?<!\.)
-          | (?<!\w)(?:[a-z]:|\\\\[\w.-]{1,63})\\[^\s<>:"|?*]{1,255}(?<![.,;!)\]'])""",
-        ("/usr/bin/python", "~/.profile", "./configure", "../src", r"C:\Users\ann"),
-    ),
-    # Of Jinja, Django, Handlebars, Vue, ERB, PHP.
-    AtomKind(
-        "template",
-        r"""\{{2,3}[^{}]{1,500}\}{2,3} | \{%[^{}]{1,500}%\} | \{\#[^{}]{1,500}\#\} | <%[^<>]{1,500}%>
-          | <\?[^<>]{1,500}\?>""",
-        ("{{x}}", "{{0}}", "{{ user.name | upper }}", "{{{raw}}}", "{%endif%}", "{# a note #}", "<%= user %>",
-         "<?= $user ?>"),
-    ),
-    # Those of ICU's messages that have no words; for the others see `find_messages`.
-    AtomKind(
-        "argument",
-        r"\{\s?\w{1,60},\s?(?:choice|number|date|time)\b[^{}]{0,200}+\}",
-        ("{n, number}", "{day,date,short}"),
-    ),
-    AtomKind(
-        "variable",
-        r"""[$%\#@]\{[^{}]{1,200}\} | \$\([\w.-]{1,100}\) | (?<![\w$])\$[a-z_]\w{0,60}
-          | \{(?:\s?[^\s{}]{1,100}\s?|\w{1,60}(?:[.\[][^\s{}]{1,60})?:[^{}]{1,60})?\}
-          | (?<![\w%])%[a-z_]\w{1,60}%(?![%\w(]) | (?<!\w)__(?-i:[A-Z][A-Z0-9_]{0,60})__(?!\w)""",
-        ("${total}", "%{count}", "#{user.name}", "$(file)", "$total", "{}", "{0}", "{ count }", "{user.name}",
-         "{name!r}", "{price:>8,.2f}", "%PATH%", "__COUNT__"),
-    ),
-    # What printf and its like know; "100%ig" is a word.
-    AtomKind(
-        "format",
-        r"""%\([^()\s]{1,100}\)[-+0\#]{0,3}\d{0,3}(?:\.\d{1,3})?(?-i:[diouxXeEfFgGcrsa])
-          | %% | (?<![\d%])%(?:\d{1,2}\$)?[-+0\#']{0,3}(?:\*|\d{1,3})?(?:\.(?:\*|\d{1,3}))?(?-i:hh?|ll?|[Lqjzt])?
-          (?-i:[diouxXeEfFgGaAcCsSpn@])""",
-        ("%s", "%d", "%1$s", "%2$05.1f", "%-10s", "%@", "%lld", "%(name)s", "%(price).2f", "%%"),
-    ),
-    AtomKind(
-        "character", r"&(?:[a-z][a-z0-9]{1,31}|\#\d{1,7}|\#x[0-9a-f]{1,6}); | \\(?-i:[nrt](?![a-z]))",
-        ("&nbsp;", "&#228;", r"\n"),
-    ),
-    # What programs put in a placeholder's stead before they ask for a translation.
-    AtomKind(
-        "mask",
-        r"\[(?-i:[A-Z]{1,3}\d{1,6}[A-Z]{0,3})\] | (?<!\#)\#{2,3}\w{1,60}\#{2,3}(?!\#)",
-        ("[X5X]", "[T12]", "###T01###", "##name##"),
-    ),
-    # Of the net: a number's sign, as in "#5", and a time's colons are none.
-    AtomKind("mention", r"(?<![\w.@/+-])@\w{1,60}(?:[.-]\w{1,60}){0,4}(?:@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8})?",
-             ("@ann_b", "@ann@social.example")),
-    AtomKind("hashtag", r"(?<![\w&\#/])\#(?=\w{0,60}[^\W\d_])\w{1,100}", ("#CatsOfTheWeek", "#2fast")),
-    AtomKind("emoji code", r"(?<![\w:]):(?:[a-z][\w+-]{1,40}|[+-]1|100):(?![\w:])", (":party_parrot:", ":+1:")),
-    AtomKind("comment", r"<!--[^<>]{0,1000}-->", ("<!-- a note -->",)),
-    AtomKind(
-        "tag",
-        r"""<(?P<end>/)?(?P<name>[a-z0-9][\w:.-]{0,60})
-          (?:\s{1,10}[\w:@.-]{1,60}\s{0,10}=\s{0,10}(?:"[^"<>]{0,500}"|'[^'<>]{0,500}'|[^\s"'<>=]{1,500}(?=[\s>])))
-          {0,20}\s{0,10}(?P<alone>/)?>""",
-        ("<br/>", "<0>", '<a href="x">', '<x id="1"/>', "</g>"),
-    ),
-)  # fmt: skip
-ATOM_KINDS = (*_ADDRESSES, *_OTHERS)
+ATOM_KINDS = tuple(AtomKind(**kind) for kind in table("atoms")["kinds"])
 # In a message's cases "#" is its number.
 _NUMBER = AtomKind("number", r"(?<![\w\#])\#(?![\w\#])", ("#",))
-ADDRESS = re.compile("|".join(kind.pattern for kind in _ADDRESSES), re.IGNORECASE | re.VERBOSE)
-KEPT = re.compile("|".join(kind.pattern for kind in ATOM_KINDS), re.IGNORECASE | re.VERBOSE)
-_KEPT_IN_CASES = re.compile("|".join(kind.pattern for kind in (*ATOM_KINDS, _NUMBER)), re.IGNORECASE | re.VERBOSE)
+
+
+def _any_of(kinds: Iterable[AtomKind]) -> re.Pattern[str]:
+    return re.compile("|".join(kind.pattern for kind in kinds), re.IGNORECASE | re.VERBOSE)
+
+
+ADDRESS = _any_of(kind for kind in ATOM_KINDS if kind.is_address)
+KEPT, _KEPT_IN_CASES = _any_of(ATOM_KINDS), _any_of((*ATOM_KINDS, _NUMBER))
 # Every atom has one of these, which most texts have not: looking for them takes a thirtieth of the time.
 _SIGNS = re.compile(r"[@#$%&{\[<\\/:_]|\.\S")
 MAX_PAIRS = 100  # of tags in a text; more are no elements, each tag stands for itself

@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 from heed.apps.documents.html import find_charset
+from heed.apps.documents.words import table
 from heed.errors import HeedError
 
 _MARKS = (  # the longer ones first
@@ -12,26 +13,7 @@ _MARKS = (  # the longer ones first
     (b"\xff\xfe", "utf-16-le"),
     (b"\xfe\xff", "utf-16-be"),
 )
-# Labels of charsets and the codecs that browsers take for them: https://encoding.spec.whatwg.org/#names-and-labels
-_CODECS = {
-    **dict.fromkeys("utf-8 utf8 unicode-1-1-utf-8 utf-16 utf-16le utf-16be".split(), "utf-8"),
-    **dict.fromkeys(
-        "ascii us-ascii iso-8859-1 iso8859-1 iso_8859-1 latin1 latin-1 l1 windows-1252 cp1252 x-cp1252".split(),
-        "cp1252",
-    ),
-    **dict.fromkeys("iso-8859-9 latin5 windows-1254 cp1254".split(), "cp1254"),
-    **{f"iso-8859-{n}": f"iso8859-{n}" for n in (2, 3, 4, 5, 6, 7, 8, 10, 13, 14, 15, 16)},
-    **{f"windows-{n}": f"cp{n}" for n in (874, 1250, 1251, 1253, 1255, 1256, 1257, 1258)},
-    **dict.fromkeys("tis-620 iso-8859-11".split(), "cp874"),
-    **{name: name for name in ("koi8-r", "koi8-u", "euc-jp", "iso-2022-jp", "gb18030")},
-    **dict.fromkeys("gb2312 gbk x-gbk gb_2312-80".split(), "gb18030"),
-    **dict.fromkeys("shift_jis shift-jis sjis x-sjis windows-31j ms_kanji".split(), "cp932"),
-    **dict.fromkeys("euc-kr ks_c_5601-1987 korean windows-949".split(), "cp949"),
-    **dict.fromkeys("big5 big5-hkscs x-x-big5".split(), "big5hkscs"),
-    **dict.fromkeys("macintosh mac x-mac-roman".split(), "mac-roman"),
-    "ibm866": "cp866",
-    "cp866": "cp866",
-}
+_CODECS = {label: codec for codec, labels in table("charsets").items() for label in labels.split()}
 
 
 class Decoded(NamedTuple):
