@@ -1,17 +1,21 @@
 """Atoms, such as placeholders and addresses, in any format: each comes back once, as it was, and apart from words."""
 
+import io
 import re
+import zipfile
 from collections import Counter
 from collections.abc import Sequence
 from html import escape, unescape
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.apps.documents.test_docx import package, run, styled
 from tests.apps.documents.translators import asked, linked, shuffled, swapped_case, translated, within_seconds
 
 from heed.apps.documents.atoms import ATOM_KINDS, KEPT, find_kept, kept_patterns
-from heed.apps.documents.formats import text_job
+from heed.apps.documents.formats import text_job, translate_document
 from heed.apps.documents.sentences import needs_translation
 from heed.apps.documents.translation import DocumentOptions, run_job
 from heed.errors import HeedError
@@ -59,6 +63,12 @@ def subtitle(text: str) -> str:
     return f"1\n00:00:01,000 --> 00:00:02,000\n{text}\n"
 
 
+def sentences(known: Sequence[str]) -> st.SearchStrategy[str]:
+    words = st.sampled_from("old house. It runs (fast), we".split())
+    pairs = st.lists(st.tuples(st.sampled_from(known), words), max_size=5)
+    return pairs.map(lambda found: "Look " + " ".join(f"{kept} {word}" for kept, word in found))
+
+
 # Without what these formats have a meaning of their own for.
 PLAIN = [kept for kept in KEPT_LIST if not set("\\`*_<>[#") & set(kept) and not kept.startswith(("{%", "&", "{{", ":"))]
 
@@ -69,15 +79,33 @@ PLAIN = [kept for kept in KEPT_LIST if not set("\\`*_<>[#") & set(kept) and not 
 )  # fmt: skip
 @given(data=st.data())
 def test_no_atom_is_lost_doubled_changed_or_glued_to_a_word(format, write, known, data):
-    words = st.sampled_from("old house. It runs (fast), we".split())
-    pairs = data.draw(st.lists(st.tuples(st.sampled_from(known), words, st.sampled_from(["", " "])), max_size=5))
-    text = "Look " + " ".join(f"{kept}{gap}{word}" if gap else f"{kept} {word}" for kept, word, gap in pairs)
+    text = data.draw(sentences(known))
     translate = data.draw(st.sampled_from([swapped_case, shuffled, doubled, one_word]))
     before, after = (
         Counter(match[0] for match in KEPT.finditer(re.sub("^<p>|</p>$", "", unescape(document))))
         for document in (write(text), translated(write(text), translate, format))
     )
     assert before == after
+
+
+@given(
+    sentences(KEPT_LIST),
+    st.lists(st.tuples(st.integers(0, 60), st.booleans()), max_size=5),
+    st.sampled_from([swapped_case, shuffled, doubled, one_word]),
+)
+def test_no_atom_of_a_docx_is_lost_doubled_or_changed_however_runs_divide_it(text, cuts, translate):
+    bounds = [(0, False), *sorted(cuts), (len(text), False)]
+    parts = [(text[a:b], is_bold) for (a, is_bold), (b, _) in pairwise(bounds)]
+    runs = [
+        (styled(b"<w:b/>", written) if bold else run(written))
+        for part, bold in parts
+        if (written := escape(part).encode())
+    ]
+    content = package(b"<w:p>%b</w:p>" % b"".join(runs).replace(b"<w:t>", b'<w:t xml:space="preserve">'))
+    found = translate_document(content, translate, format="docx", language="en", name="x")
+    xml = zipfile.ZipFile(io.BytesIO(found)).read("word/document.xml").decode()
+    after = unescape("".join(re.findall(r"<w:t[^>]*>([^<]*)", xml)))
+    assert Counter(match[0] for match in KEPT.finditer(text)) == Counter(match[0] for match in KEPT.finditer(after))
 
 
 @pytest.mark.parametrize(

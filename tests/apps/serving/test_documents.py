@@ -5,6 +5,7 @@ import io
 import json
 import zipfile
 from collections.abc import Callable
+from html import escape, unescape
 from urllib.parse import urlsplit
 
 import docx
@@ -96,13 +97,46 @@ def test_every_interface_translates_a_plain_text_as_the_command_translates_the_f
     assert all(text.count("{count}") == 1 and text != expected for text in answer["alternatives"])
     answer = client.post("/v2/translate", json={"text": [PLAIN], "source_lang": "EN", "target_lang": "DE"}).json()
     assert answer["translations"][0]["text"] == expected
-    # The sentences of the stream stand where they say, and put together they are the text.
-    lines = [json.loads(line) for line in client.post("/v1/translate", json=fields).text.splitlines()[:-1]]
+    assert streamed(client, PLAIN) == expected
+
+
+def streamed(client: httpx.Client, text: str) -> str:
+    """The sentences of a stream, which stand in the text where they say, put together."""
+    answer = client.post("/v1/translate", json={"q": text, "source": "en", "target": "de"})
     found, end = "", 0
-    for line in sorted(lines, key=lambda line: line["start"]):
-        assert PLAIN[line["start"] :].startswith(line["source"])
-        found, end = found + PLAIN[end : line["start"]] + line["translation"], line["start"] + len(line["source"])
-    assert found + PLAIN[end:] == expected
+    for line in sorted(map(json.loads, answer.text.splitlines()[:-1]), key=lambda line: line["start"]):
+        assert text[line["start"] :].startswith(line["source"])
+        found, end = found + text[end : line["start"]] + line["translation"], line["start"] + len(line["source"])
+    return found + text[end:]
+
+
+KEPT = ("{count}", "%1$s", "ann@shop.example", "https://a.example/x?b=1&c=2", "[X5X]", "@ann_b", "{{ name }}")
+DEEPL = {"source_lang": "EN", "target_lang": "DE"}
+LIBRE = {"source": "en", "target": "de"}
+
+
+@pytest.mark.parametrize("interface", ["/translate", "html", "/v1/translate", "/v2/translate", "xml", "file"])
+@given(st.lists(st.sampled_from([*KEPT, *"one hundred seven. and forty-two, \n".split(" ")]), min_size=1, max_size=9))
+@settings(max_examples=n_examples(12), suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_what_stays_comes_back_once_from_every_interface(client, interface, parts):
+    text = " ".join(parts)
+    match interface:
+        case "/translate" | "html":
+            fields = LIBRE | {"q": escape(text), "format": "html"} if interface == "html" else LIBRE | {"q": text}
+            found = client.post("/translate", json=fields).json()["translatedText"]
+        case "/v1/translate":
+            found = streamed(client, text)
+        case "/v2/translate" | "xml":
+            fields = (
+                DEEPL | {"text": [escape(text)], "tag_handling": "xml"}
+                if interface == "xml"
+                else DEEPL | {"text": [text]}
+            )
+            found = client.post("/v2/translate", json=fields).json()["translations"][0]["text"]
+        case _:
+            found = client.get(upload(client, "a.txt", text.encode()).json()["translatedFileUrl"]).text
+    found = unescape(found) if interface in ("html", "xml") else found
+    assert [found.count(kept) for kept in KEPT] == [text.count(kept) for kept in KEPT]
 
 
 @pytest.mark.parametrize(
