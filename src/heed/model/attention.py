@@ -134,7 +134,7 @@ def attention(
 
 
 def fused_attention(q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask, *, dropout: Dropout) -> Tensor:
-    """As `attention`, by one of PyTorch's kernels: flash attention unless there is a bias.
+    """Computes `attention` by one of PyTorch's kernels: flash attention unless there is a bias.
 
     cuDNN's, which PyTorch prefers on an H100 or newer, is left out: it plans anew for each shape, and every batch has
     another.

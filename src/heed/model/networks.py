@@ -54,7 +54,7 @@ def package_of(arch: Architecture) -> str | None:
 
 
 def own_weight_shapes(arch: Architecture, vocab_size: int, src_vocab_size: int | None) -> dict[str, tuple[int, ...]]:
-    """As `cost.weight_shapes`, of a network that no formula describes: it is made."""
+    """Returns `cost.weight_shapes` of a network that no formula describes: it is made."""
     model = network_of(arch)(arch, vocab_size, src_vocab_size)
     shapes: dict[str, tuple[int, ...]] = {}
     seen: set[int] = set()

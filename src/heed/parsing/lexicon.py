@@ -57,7 +57,10 @@ class Lexicon(Settings):
 
     @classmethod
     def of(cls, trees: Iterable[Tree], *, leaves: Leaves, min_count: int) -> "Lexicon":
-        """Of the trees to learn from. min_count: of a known word; 0 and 1: every word is given as it is."""
+        """Returns the lexicon of the trees to learn from.
+
+        min_count: occurrences of a known word; 0 and 1: every word is given as it is.
+        """
         counts: Counter[str] = Counter()
         tags: dict[str, Counter[str]] = defaultdict(Counter)
         for tree in trees:

@@ -202,7 +202,7 @@ class Parser(PickledByValue):
             return list(self.stream(tagged, task=task))
 
     def stream(self, sentences: Iterable[Tagged | None], *, task: Task | None = None) -> Iterator[Parse]:
-        """As `parse`, of (words, their tags or None) while they come in; memory does not grow with their number.
+        """Yields parses of (words, their tags or None) while they come in; memory does not grow with their number.
 
         None in place of a sentence means that the next one has not arrived yet: earlier sentences are parsed without
         waiting for it. `sentences` may have a method `wait`, which blocks until it arrives. Given tags stand in the

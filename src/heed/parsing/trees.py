@@ -67,7 +67,7 @@ class Tree:
             waiting.extend(reversed(node.children))
 
     def words(self) -> list[str]:
-        """As the treebank spells them."""
+        """Returns the words as the treebank spells them."""
         return [leaf.word for leaf in self.leaves() if leaf.word is not None]
 
     @staticmethod

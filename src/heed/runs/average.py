@@ -71,7 +71,7 @@ def average_better(
     card: ModelCard,
     logbook: Logbook,
 ) -> str:
-    """As `average_run`, unless the best checkpoint is better on dev: then that becomes RUN/model. Returns which it is.
+    """Makes RUN/model the average of the last checkpoints, or the best one if it is better on dev; returns which.
 
     measure: the numbers of dev, of a model, among them the one that tells the best checkpoint in training
     (`settings.best_by`). Both are measured anew, are reported, entered into the logbook and put on the card.
@@ -124,7 +124,7 @@ def average_best(
     card: ModelCard | None = None,
     logbook: Logbook | None = None,
 ) -> tuple[Path, dict[Path, Evaluation]]:
-    """As `average_run`, with that average of the last checkpoints that scores best on dev by the recipe's own search.
+    """Makes RUN/model that average of the last checkpoints which scores best on dev by the recipe's own search.
 
     Compared are the averages of the last 1, 2, 5, 10 and 20 checkpoints in the run folder (or of all, if there are
     fewer) and the checkpoint that is best by `settings.best_by` in metrics.jsonl. A tie goes to the lower perplexity,
@@ -274,7 +274,7 @@ def _report_average(folders: Sequence[Path], out: Path, report: Report) -> None:
 
 
 def _good_checkpoints(run: Path, last: int | None, report: Report) -> list[Path]:
-    """Those of the last checkpoints, or of all, whose files are what their manifests say, oldest first."""
+    """Returns those of the last checkpoints, or of all, whose files are what their manifests say, oldest first."""
     steps = checkpoint_steps(run / "checkpoints")
     steps = [step for step in steps if step] or steps  # what training started from is no part of an average
     if not steps:

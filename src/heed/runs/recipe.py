@@ -156,7 +156,7 @@ def read_recipe(recipe: str | Path, overrides: Sequence[str] = ()) -> Recipe:
 
 
 def recipe_of_text(text: str, overrides: Sequence[str] = (), *, path: Path) -> Recipe:
-    """As `read_recipe` reads it from `path`, where it may not have been written yet."""
+    """Returns what `read_recipe` would read from `path`, where the text may not have been written yet."""
     return _recipe_of(toml_tables(text), path, overrides)
 
 

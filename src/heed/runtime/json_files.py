@@ -14,7 +14,7 @@ RESTORE = "restore the folder from a backup, or train it again."
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
-    """As `read_json` reads it."""
+    """Writes an object for `read_json`."""
     path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 

@@ -53,13 +53,15 @@ def manifest(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def sha256_of(path: Path) -> str:
-    """Of the file's content."""
+    """Returns the SHA-256 of the file's content."""
     digest: str = _size_and_hash(path)["sha256"]
     return digest
 
 
 def _size_and_hash(path: Path) -> dict[str, Any]:
-    """As in a manifest. What is appended while it reads is left unread: it ends even if the writer never does."""
+    """Returns a file's entry of a manifest; what is appended meanwhile is left unread, so this ends if the writer
+    never does.
+    """
     digest = hashlib.sha256()
     with regular_file(path) as file:
         size = left = os.fstat(file.fileno()).st_size

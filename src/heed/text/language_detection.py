@@ -43,7 +43,7 @@ class LanguageDetector:
         return sorted(ranked, key=lambda one: -one[1])
 
     def probabilities(self, text: str) -> dict[str, float]:
-        """Of each language, under the code of `family`, that a text is in it; empty without letters."""
+        """Returns each language's probability, under the code of `family`; empty without letters."""
         found: dict[str, float] = defaultdict(float)
         # The detector knows words by the spaces around them, and hardly any in capitals.
         padded = f" {text.lower() if text.isupper() else text} "

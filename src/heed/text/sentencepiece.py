@@ -161,7 +161,7 @@ class SentencePieceTokenizer:
         return self._tgt.spell(ids)
 
     def src_pieces(self, ids: Iterable[int]) -> list[str]:
-        """As `pieces`, for source ids."""
+        """Returns the pieces of source ids, like `pieces`."""
         return self._src.spell(ids)
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
@@ -185,7 +185,7 @@ class SentencePieceTokenizer:
         return [self._src.spans(text) for text in texts]
 
     def tgt_spans(self, texts: list[str]) -> list[list[tuple[int, int]]]:
-        """As `src_spans`, for target ids."""
+        """Returns the spans of target ids, like `src_spans`."""
         return [self._tgt.spans(text) for text in texts]
 
     def save(self, path: Path) -> None:

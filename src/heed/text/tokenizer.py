@@ -142,7 +142,7 @@ class Tokenizer:
             raise
 
     def encode_targets(self, lines: list[str]) -> list[list[int]]:
-        """As `encode_lines`, but a tokenizer with symbols takes lines of these, separated by spaces.
+        """Returns ids of target lines; a tokenizer with symbols takes lines of these, separated by spaces.
 
         Among symbols a word that begins with ▁ is text. A line with an unknown symbol has no ids.
         """
@@ -197,7 +197,7 @@ class Tokenizer:
         return self._spans(texts, [self._tag(text) for text in texts])
 
     def tgt_spans(self, texts: list[str]) -> list[list[tuple[int, int]]]:
-        """As `src_spans`; for text only, not for symbols."""
+        """Returns the spans of target ids, like `src_spans`; for text only, not for symbols."""
         return self._spans(texts, [""] * len(texts))
 
     def _spans(self, texts: list[str], tags: list[str]) -> list[list[tuple[int, int]]]:
@@ -249,7 +249,7 @@ class Tokenizer:
         return bytes(BYTE_OF[letter] for letter in name)
 
     def src_pieces(self, ids: Iterable[int]) -> list[str]:
-        """As `pieces`, for source ids."""
+        """Returns the pieces of source ids, like `pieces`."""
         return self.pieces(ids)
 
     def id_names(self) -> list[str]:

@@ -104,7 +104,7 @@ class Workers:
         self.start_all_reduce_(x)()
 
     def start_all_reduce_(self, x: Tensor) -> Callable[[], None]:
-        """As `all_reduce_`; x may be used once the result, which waits for it, has been called."""
+        """Starts what `all_reduce_` does; x may be used once the result, which waits for it, has been called."""
         if self.communicator is None:
             return lambda: None
         with _broken_connection_is_an_ended_worker():

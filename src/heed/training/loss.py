@@ -45,7 +45,7 @@ def consistent_loss(
     consistency: float,
     bias: Float[Tensor, " vocab"] | None = None,
 ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
-    """As `projected_loss`, of two passes over the same tokens, whose features are concatenated: R-Drop.
+    """R-Drop's (loss, negative log-likelihood) of two passes over the same tokens, their features concatenated.
 
     A token's loss is (L(P) + L(Q)) / 2 + α / 4 · (KL(P || Q) + KL(Q || P)), with the passes' distributions P and Q,
     their label-smoothed losses L and the `consistency` α: half the loss of Liang et al. 2021, equations 2 to 4. So α

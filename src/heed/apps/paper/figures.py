@@ -183,7 +183,7 @@ def named_heads(translator: Translator, sentences: Sequence[str]) -> tuple[list[
 
 
 def first_sentences(src: Path, n_lines: int, *, lower: bool = False) -> list[str]:
-    """Those of the first lines of a file that are not blank, in lower case if asked. HeedError if none is."""
+    """Returns the first lines of a file that are not blank, in lower case if asked. HeedError if none is."""
     sentences = [line.lower() if lower else line for line in islice(read_lines(src), n_lines) if line.strip()]
     if not sentences:
         raise HeedError(f"{src}: no sentence in its first {n_lines} lines.")

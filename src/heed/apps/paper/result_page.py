@@ -101,7 +101,7 @@ def check_pages(folder: Path, names: Iterable[str]) -> None:
 
 
 def _content(path: Path) -> bytes:
-    """Of a page or a plot; nothing if it cannot be one."""
+    """Returns the bytes of a page or a plot; nothing if it cannot be one."""
     try:
         return read_bounded(path, MAX_PAGE_BYTES)
     except HeedError:
@@ -134,7 +134,7 @@ def plain(value: object) -> str:
 
 
 def code(value: object) -> str:
-    """As `plain`, set as code."""
+    """Returns Markdown that shows the value as code."""
     text = printable(str(value)).replace("`", "\\x60")
     return f"`{text}`"
 

@@ -44,7 +44,7 @@ class FullAttention(nn.Module):
 
 
 class RestrictedAttention(nn.Module):
-    """The same where a position sees `radius` neighbours on each side (section 4), in O(r · n · d)."""
+    """Self-attention's mixing where a position sees `radius` neighbours on each side (section 4), in O(r · n · d)."""
 
     def __init__(self, width: int, radius: int = RADIUS):
         super().__init__()
@@ -182,7 +182,7 @@ def measured(
 def _measured_layer(
     make: Callable[[int], nn.Module], lengths: Sequence[int], widths: Sequence[int], *, budget: float, task: Task
 ) -> dict[str, Any]:
-    """Of one layer: what `measured` says. task: counts the shapes that are measured."""
+    """Returns the costs of one layer, as in `measured`. task: counts the shapes that are measured."""
     result: dict[str, Any] = {}
     for axis, shapes in (("n", [(n, WIDTH) for n in lengths]), ("d", [(LENGTH, d) for d in widths])):
         times, sizes = [], []
@@ -256,7 +256,7 @@ class _Decoder(nn.Module):
 
 
 def dilation(layer: int, n: int) -> int:
-    """Of a stack of dilated convolutions, counted from the output: k times the one before, as far as n asks for it."""
+    """Returns a layer's dilation, counted from the output: k times the one before, as far as n asks for it."""
     return min(KERNEL**layer, max(1, n - 1 - (KERNEL**layer - 1) // 2))
 
 

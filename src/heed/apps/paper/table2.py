@@ -64,7 +64,7 @@ class PaperRun:
 
     @property
     def formula_flops(self) -> float:
-        """Of all steps, for sentences of the mean length."""
+        """FLOPs of all steps, for sentences of the mean length."""
         arch = architecture(next(row for row in ROWS if row.preset == self.preset))
         pairs = self.batch_tokens * self.mean_length
         work = Workload(self.batch_tokens, self.batch_tokens, pairs, pairs, pairs)

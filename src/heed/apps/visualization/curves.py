@@ -69,7 +69,7 @@ def curves_of(runs: Mapping[str, Path]) -> dict[Quantity, list[Curve]]:
 
 
 def _curve(label: str, entries: Sequence[Mapping[str, Any]], quantity: Quantity) -> Curve:
-    """Of a step that was taken twice, by a resumed run, the later value counts."""
+    """Returns a curve of the log; of a step that a resumed run took twice, the later value counts."""
     values = {
         entry["step"]: float(entry[quantity.name])
         for entry in entries

@@ -69,7 +69,7 @@ def _drawable(word: str) -> str:
 def write_picture(
     path: Path, attention: Attention, *, layer: int, heads: Sequence[int], word: int | None = None
 ) -> None:
-    """As `draw`, into an SVG or PNG file. HeedError if matplotlib is missing."""
+    """Draws into an SVG or PNG file. HeedError if matplotlib is missing."""
     with whole_file(path) as temporary:
         save_figure(
             lambda figure: draw(figure, attention, layer=layer, heads=heads, word=word), temporary, kind=path.suffix[1:]

@@ -108,7 +108,7 @@ def _visible(piece: str) -> str:
 
 
 def _spell_target(tokenizer: AnyTokenizer, target: str) -> list[str]:
-    """As `_spell`; symbols by name, with the spelled words among them."""
+    """Returns the text of each piece of a target; symbols by name, with the spelled words among them."""
     if not tokenizer.symbols:
         return _spell(target, tokenizer.tgt_spans([target])[0])
     spelled: list[str] = []

@@ -18,7 +18,7 @@ FP32_COLUMNS = 4096
 
 @dataclass
 class DeviceAccount:
-    """As `BeamAccount`, with a place for every sentence that there may be; `live` says which of them are searched.
+    """A `BeamAccount` on the device, with a place for every possible sentence; `live` says which are searched.
 
     A sentence whose search is over is no longer live, and what was found of it stays as it is. best_ids and history
     hold `width` ids; limit_penalties: by which a log-probability is divided at the limit. broken: whether the

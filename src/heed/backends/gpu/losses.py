@@ -47,7 +47,7 @@ def consistent_loss_(
     label_smoothing: float,
     consistency: float,
 ) -> None:
-    """As `smoothed_loss_`, of the loss `training.loss.consistent_loss`: all tokens' first pass, then their second."""
+    """Does what `smoothed_loss_` does for `training.loss.consistent_loss`: first passes, then second ones."""
     torch.ops.heed.consistent_loss_(logits, targets, weights, losses, label_smoothing, consistency)
 
 

@@ -37,7 +37,7 @@ def embed(
     dropout: float,
     zero_start: bool,
 ) -> Tensor:
-    """As `Transformer._embed`: scaled embeddings plus positions, with dropout. zero_start: of the sequences' first."""
+    """Returns scaled embeddings plus positions, with dropout. zero_start: of the sequences' first."""
     words = F.embedding(ids, table) * math.sqrt(table.shape[1])
     if keep_mask is not None:
         words = words * keep_mask[:, None]
@@ -47,7 +47,7 @@ def embed(
 
 
 def encoder_layer(layer: EncoderLayer, x: Tensor, starts: Tensor, longest: int) -> Tensor:
-    """As `EncoderLayer.forward`."""
+    """Computes `EncoderLayer.forward`."""
     x = layer.self_attention_norm(x, lambda y: _attend_to_itself(layer.self_attention, y, starts, longest, (-1, -1)))
     return cast(Tensor, layer.feed_forward_norm(x, lambda y: _feed_forward(layer.feed_forward, y)))
 
@@ -55,7 +55,7 @@ def encoder_layer(layer: EncoderLayer, x: Tensor, starts: Tensor, longest: int) 
 def decoder_layer(
     layer: DecoderLayer, x: Tensor, memory: Tensor, starts: Tensor, memory_starts: Tensor, longest: int
 ) -> Tensor:
-    """As `DecoderLayer.forward`, the memory's keys and values included."""
+    """Computes `DecoderLayer.forward`, the memory's keys and values included."""
     x = layer.self_attention_norm(x, lambda y: _attend_to_itself(layer.self_attention, y, starts, longest, (-1, 0)))
     x = layer.cross_attention_norm(
         x, lambda y: _attend_to_memory(layer.cross_attention, y, memory, starts, memory_starts, longest)

@@ -126,7 +126,7 @@ class Slots:
         return logits
 
     def _embed(self, tokens: Int[Tensor, "place beam"], lengths: Int[Tensor, " place"]) -> Tensor:
-        """As `Transformer._embed`, each place at a position of its own."""
+        """Returns `Transformer._embed` with each place at a position of its own."""
         words = self._model.tgt_embedding(tokens) * math.sqrt(self._model.arch.d_model)
         if self._model.arch.decoder_start == "zero":
             words = words.masked_fill((lengths == 0)[:, None, None], 0)
