@@ -71,8 +71,8 @@ def comet_scores(
         except OSError as error:
             raise CometFailed(f"{program} cannot be run: {error.strerror}.") from error
         if ended.returncode:
-            said = ended.stderr.decode(errors="replace").strip().splitlines() or ["it says nothing"]
-            raise CometFailed(f"{PROGRAM} failed (exit status {ended.returncode}): {said[-1]}")
+            messages = ended.stderr.decode(errors="replace").strip().splitlines() or ["it says nothing"]
+            raise CometFailed(f"{PROGRAM} failed (exit status {ended.returncode}): {messages[-1]}")
         return _read(Path(folder) / "scores.json", names, len(references))
 
 
@@ -84,8 +84,8 @@ def _visible(gpu: int) -> str:
 
 def _read(path: Path, names: Sequence[str], n_sentences: int) -> list[list[float]]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        scores = [[float(sentence["COMET"]) for sentence in found[name]] for name in names]
+        results = json.loads(path.read_text(encoding="utf-8"))
+        scores = [[float(sentence["COMET"]) for sentence in results[name]] for name in names]
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise CometFailed(f"{PROGRAM} wrote no scores that Heed can read: {error!r}.") from error
     if not all(len(own) == n_sentences and all(map(math.isfinite, own)) for own in scores):

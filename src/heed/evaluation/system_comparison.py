@@ -461,19 +461,19 @@ def _frequencies(
     in_references = Counter(group[word] for line in references for word in line)
     in_systems = [Counter(group[word] for line in lines for word in line) for lines in systems]
     # Matches are clipped by sentence, as in BLEU.
-    found: list[Counter[int]] = [Counter() for _ in systems]
+    matches: list[Counter[int]] = [Counter() for _ in systems]
     for i, lines in enumerate(systems):
         for hypothesis, reference in zip(lines, references, strict=True):
             for word, n in (Counter(hypothesis) & Counter(reference)).items():
-                found[i][group[word]] += n
+                matches[i][group[word]] += n
     limits: list[int | None] = [*(least - 1 for least in FREQUENCIES[1:]), None]
     return [
         FrequencyGroup(
             least,
             limits[g],
             in_references[g],
-            recall=[n[g] / in_references[g] for n in found],
-            f1=[2 * n[g] / (in_references[g] + own[g]) for n, own in zip(found, in_systems, strict=True)],
+            recall=[n[g] / in_references[g] for n in matches],
+            f1=[2 * n[g] / (in_references[g] + own[g]) for n, own in zip(matches, in_systems, strict=True)],
         )
         for g, least in enumerate(FREQUENCIES)
         if in_references[g]

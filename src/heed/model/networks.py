@@ -37,10 +37,10 @@ def network_of(arch: Architecture, *, where: str = "") -> type[Transformer]:
             f"{prefix}its network is of the class {name}, which is not Heed's: install the package that offers it, or "
             f"in Python give the class: heed.load(…, network={name})."
         )
-    found = extension("heed.networks", name)
-    if not (isinstance(found, type) and issubclass(found, Transformer)):
+    network = extension("heed.networks", name)
+    if not (isinstance(network, type) and issubclass(network, Transformer)):
         raise HeedError(f"{prefix}the network {name} of an installed package is not a subclass of heed.Transformer.")
-    return found
+    return network
 
 
 def is_installed(arch: Architecture) -> bool:

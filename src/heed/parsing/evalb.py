@@ -42,10 +42,10 @@ class Params:
     @cached_property
     def alike(self) -> dict[str, list[str]]:
         """The labels that each label equals, in the order in which they are tried."""
-        found: dict[str, list[str]] = {}
+        equals: dict[str, list[str]] = {}
         for one, other in (*sorted(self.equal_labels), *sorted((b, a) for a, b in self.equal_labels)):
-            found.setdefault(one, []).append(other)
-        return found
+            equals.setdefault(one, []).append(other)
+        return equals
 
     @cached_property
     def uncounted(self) -> frozenset[str]:
@@ -298,15 +298,15 @@ def _left_open(ours: NDArray[np.int64], theirs: NDArray[np.int64]) -> NDArray[np
     np.maximum.at(furthest, theirs[:, 0], theirs[:, 1])
     begin, end = ours[:, 0] + 1, ours[:, 1]
     n_places = end - begin
-    found = np.zeros(len(ours), np.int64)
+    furthest_ends = np.zeros(len(ours), np.int64)
     width = 1  # furthest[i] is the maximum over `width` places from i
     while width <= n_places.max():
         # Two windows, which overlap, cover a range of width to 2 × width places.
         here = (width <= n_places) & (n_places < 2 * width)
-        found[here] = np.maximum(furthest[begin[here]], furthest[end[here] - width])
+        furthest_ends[here] = np.maximum(furthest[begin[here]], furthest[end[here] - width])
         furthest = np.maximum(furthest[:-width], furthest[width:])
         width *= 2
-    return found > end
+    return furthest_ends > end
 
 
 def _same(one: str, other: str, equal: frozenset[tuple[str, str]]) -> bool:
@@ -318,11 +318,11 @@ def _other_word(found: str, expected: str) -> str:
     n_before = _n_alike(found, expected)
     n_after = _n_alike(found[n_before:][::-1], expected[n_before:][::-1])
     parts = [word[n_before : len(word) - n_after] for word in (found, expected)]
-    said = f"the word {shown(found)}, expected {shown(expected)}"
+    words = f"the word {shown(found)}, expected {shown(expected)}"
     if "".join(parts).isascii() and shown(found) != shown(expected):
-        return said
+        return words
     here, there = (cut(" ".join(f"U+{ord(c):04X}" for c in part[:SHOWN]), SHOWN) or "nothing" for part in parts)
-    return f"{said} (from character {n_before + 1}: {here}, expected {there})"
+    return f"{words} (from character {n_before + 1}: {here}, expected {there})"
 
 
 def _n_alike(one: str, other: str) -> int:
@@ -338,7 +338,7 @@ def _percent(part: int, whole: int) -> float:
 def read_params(path: Path) -> Params:
     """Parameters in the form of EVALB's .prm files. HeedError names the line of an unknown or broken one."""
     # The values of each parameter, in the order of the file; the last one counts where only one can.
-    found: dict[str, list[str]] = {}
+    values: dict[str, list[str]] = {}
     kinds = {  # DEBUG and MAX_ERROR are known, but nothing here depends on them: all sentences are scored
         "DELETE_LABEL": 1, "DELETE_LABEL_FOR_LENGTH": 1, "EQ_LABEL": 2, "EQ_WORD": 2, "LABELED": 1, "CUTOFF_LEN": 1,
         "DEBUG": 1, "MAX_ERROR": 1, "QUOTE_LABEL": 1,
@@ -355,20 +355,20 @@ def read_params(path: Path) -> Params:
             raise HeedError(
                 f"{path}, line {number}: {name} takes a number of up to 9 digits, found {shown(arguments[0])}."
             )
-        found.setdefault(name, []).append(" ".join(arguments))
+        values.setdefault(name, []).append(" ".join(arguments))
 
     # Parameters that the file leaves out have EVALB's own defaults, not those of COLLINS.prm.
     def pairs(name: str) -> frozenset[tuple[str, str]]:
-        return frozenset((one, other) for one, other in (value.split() for value in found.get(name, [])))
+        return frozenset((one, other) for one, other in (value.split() for value in values.get(name, [])))
 
     return Params(
-        deleted=frozenset(found.get("DELETE_LABEL", [])),
-        deleted_for_length=frozenset(found.get("DELETE_LABEL_FOR_LENGTH", [])),
+        deleted=frozenset(values.get("DELETE_LABEL", [])),
+        deleted_for_length=frozenset(values.get("DELETE_LABEL_FOR_LENGTH", [])),
         equal_labels=pairs("EQ_LABEL"),
         equal_words=pairs("EQ_WORD"),
-        quotes=frozenset(found.get("QUOTE_LABEL", [])),
-        labelled=int(found.get("LABELED", ["1"])[-1]) != 0,
-        cutoff=int(found.get("CUTOFF_LEN", ["40"])[-1]),
+        quotes=frozenset(values.get("QUOTE_LABEL", [])),
+        labelled=int(values.get("LABELED", ["1"])[-1]) != 0,
+        cutoff=int(values.get("CUTOFF_LEN", ["40"])[-1]),
     )
 
 
@@ -427,9 +427,9 @@ def _a_tree_each(lines: list[str], numbers: list[int], *, name: str) -> list[Tre
     golds: list[Tree | str | None] = []
     try:
         for number in numbers:
-            found = list(parse_trees([lines[number - 1]]))
-            faults = [tree for tree in found if isinstance(tree, BadTree)]
-            trees = [tree for tree in found if isinstance(tree, Tree)]
+            parsed = list(parse_trees([lines[number - 1]]))
+            faults = [tree for tree in parsed if isinstance(tree, BadTree)]
+            trees = [tree for tree in parsed if isinstance(tree, Tree)]
             if len(trees) > 1:
                 return None
             golds.append(

@@ -73,8 +73,10 @@ class Lexicon(Settings):
         total = sum(tags.values(), Counter[str]())
         word_tags = [tag for tag, count in tags.pop("", Counter()).items() if count >= MIN_SHARE * total[tag]]
         sign_tags = {
-            sign: " ".join(sorted(tag for tag in found if found[tag] >= MIN_SHARE * found.total()))
-            for sign, found in sorted(tags.items())
+            sign: " ".join(
+                sorted(tag for tag in counts_of_sign if counts_of_sign[tag] >= MIN_SHARE * counts_of_sign.total())
+            )
+            for sign, counts_of_sign in sorted(tags.items())
         }
         return cls(words=known if min_count > 1 else None, word_tags=" ".join(sorted(word_tags)), sign_tags=sign_tags)
 

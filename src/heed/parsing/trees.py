@@ -159,8 +159,8 @@ def parse_trees(lines: Iterable[str]) -> Iterator[Tree | BadTree]:
             token, column, place = match[0], match.start() + 1, match.end()
             if tree.n_open or token == "(":
                 in_text = False
-                if found := tree.take(token, number, column):
-                    yield found
+                if complete := tree.take(token, number, column):
+                    yield complete
                     tree = _OpenTree()
             elif token == ")":
                 raise BadTree("a bracket is closed that was not opened; in a word, ) is written -RRB-", number, column)

@@ -174,9 +174,9 @@ def _same_texts(old: Any, new: Any, run: Path) -> bool:
     recorded = read_json(path) if path.exists() else {}
 
     def is_same(before: str, now: str) -> bool:
-        facts = recorded.get(before)
+        record = recorded.get(before)
         with suppress(OSError):  # a file that is missing or may not be read is said later
-            return before == now or (isinstance(facts, dict) and facts.get("sha256") == sha256_of(Path(now)))
+            return before == now or (isinstance(record, dict) and record.get("sha256") == sha256_of(Path(now)))
         return False
 
     return len(old) == len(new) and all(map(is_same, old, new))

@@ -18,13 +18,16 @@ Group = Literal["heed.networks", "heed.schedules", "heed.formats"]
 
 def installed(group: Group) -> dict[str, EntryPoint]:
     """The entry points of a group by name, not yet imported."""
-    return {found.name: found for found in entry_points(group=group)}
+    return {entry_point.name: entry_point for entry_point in entry_points(group=group)}
 
 
 def provider(group: Group, name: str) -> str:
     """The package that offers an entry point, with its version. HeedError if none does, or more than one."""
     offered = entry_points(group=group, name=name)
-    packages = [f"{found.dist.name} {found.dist.version}" if found.dist else found.module for found in offered]
+    packages = [
+        f"{entry_point.dist.name} {entry_point.dist.version}" if entry_point.dist else entry_point.module
+        for entry_point in offered
+    ]
     if not packages:
         raise HeedError(f"{name}: no installed package offers it (entry points {group}).")
     if len(packages) > 1:

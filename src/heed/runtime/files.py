@@ -118,8 +118,8 @@ def check_replaceable(folder: Path, names: Collection[str]) -> None:
     folder = Path(os.path.realpath(folder))
     try:
         if os.path.lexists(folder):
-            with os.scandir(folder) as found:
-                entries = sorted(found, key=lambda entry: entry.name)
+            with os.scandir(folder) as listing:
+                entries = sorted(listing, key=lambda entry: entry.name)
             for entry in entries:
                 if not names:
                     raise HeedError(f"{folder}: is not empty; choose a new or an empty folder.")

@@ -121,8 +121,8 @@ def _macos_features() -> frozenset[str]:
         command = ["/usr/sbin/sysctl", "hw.optional"]
         listed = subprocess.run(command, capture_output=True, check=True, timeout=60).stdout.decode("utf-8", "replace")
         pairs = (line.partition(": ") for line in listed.splitlines())
-        found = {name.rpartition(".")[2] for name, _, value in pairs if value.strip() == "1"}
-        return frozenset(feature for name, feature in _MACOS.items() if name in found)
+        present = {name.rpartition(".")[2] for name, _, value in pairs if value.strip() == "1"}
+        return frozenset(feature for name, feature in _MACOS.items() if name in present)
     return frozenset()
 
 
@@ -133,8 +133,8 @@ def forced() -> str:
 
 def chosen_set(features: Collection[str] | None = None) -> InstructionSet:
     """The set that HEED_ISA names, else the processor's largest. HeedError if HEED_ISA names none that it has."""
-    found = processor_features() if features is None else features
-    sets = {each.name: each for each in sets_of(found)}
+    available = processor_features() if features is None else features
+    sets = {each.name: each for each in sets_of(available)}
     if not (name := forced()):
         return list(sets.values())[-1]
     if name in sets:
@@ -143,7 +143,7 @@ def chosen_set(features: Collection[str] | None = None) -> InstructionSet:
     known = {each.name: each for each in SETS.get(architecture(), ())}
     if name not in known:
         raise HeedError(f"{VARIABLE}={os.environ[VARIABLE]}: no such instruction set; {has}.")
-    lacking = ", ".join(sorted(known[name].needs - set(found)))
+    lacking = ", ".join(sorted(known[name].needs - set(available)))
     raise HeedError(f"{VARIABLE}={os.environ[VARIABLE]}: it needs {lacking}; {has}.")
 
 

@@ -28,9 +28,9 @@ def read_json(path: Path, limit: int = MAX_JSON_BYTES) -> dict[str, Any]:
 def json_object(path: Path, limit: int) -> dict[str, Any]:
     """The object in a JSON file of at most `limit` bytes, whoever wrote it. HeedError if it is damaged."""
     try:
-        found = json.loads(read_bounded(path, limit).decode("utf-8"))
+        content = json.loads(read_bounded(path, limit).decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise HeedError(f"{path}: damaged ({error}).") from None
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise HeedError(f"{path}: damaged (no JSON object).")
-    return found
+    return content

@@ -46,7 +46,7 @@ def locked(folder: Path, *, wait: float = 0.0, shared: bool = False, stays: bool
     except OSError as error:
         raise disk_error(path, error) from error
     with file:
-        begun, said = time.monotonic(), False
+        begun, is_reported = time.monotonic(), False
         while True:
             try:
                 fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
@@ -57,9 +57,9 @@ def locked(folder: Path, *, wait: float = 0.0, shared: bool = False, stays: bool
                     raise Busy(
                         f"{folder}: process {holder} is at work there; wait for it, or use another folder."
                     ) from None
-                if waited > QUIET_SECONDS and not said:
+                if waited > QUIET_SECONDS and not is_reported:
                     log.warning("Waiting for process %s, which is at work in %s.", holder, folder)
-                    said = True
+                    is_reported = True
                 time.sleep(POLLED_SECONDS)
             except OSError as error:  # a network's file system, for example
                 if os.environ.get("HEED_LOCKS") == "0":

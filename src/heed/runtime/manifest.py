@@ -46,7 +46,7 @@ def manifest(folder: Path) -> dict[str, dict[str, Any]]:
     path = folder / MANIFEST
     files = read_json(path).get("files")
     if not isinstance(files, dict) or not all(
-        isinstance(facts, dict) and facts.keys() == {"bytes", "sha256"} for facts in files.values()
+        isinstance(entry, dict) and entry.keys() == {"bytes", "sha256"} for entry in files.values()
     ):
         raise HeedError(f"{path}: damaged: no list of files with their sizes and hashes.")
     return files

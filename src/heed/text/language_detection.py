@@ -38,18 +38,18 @@ class LanguageDetector:
         A text in another language has low ones. Languages that the detector does not know come last, with 0; so does
         every language for a text without letters.
         """
-        found = self.probabilities(text) if self._known else {}
-        ranked = [(language, found.get(self.family(language) or "", 0.0)) for language in self._languages]
+        by_code = self.probabilities(text) if self._known else {}
+        ranked = [(language, by_code.get(self.family(language) or "", 0.0)) for language in self._languages]
         return sorted(ranked, key=lambda one: -one[1])
 
     def probabilities(self, text: str) -> dict[str, float]:
         """Returns each language's probability, under the code of `family`; empty without letters."""
-        found: dict[str, float] = defaultdict(float)
+        by_code: dict[str, float] = defaultdict(float)
         # The detector knows words by the spaces around them, and hardly any in capitals.
         padded = f" {text.lower() if text.isupper() else text} "
         for label, probability in self._identifier.rank(padded) if any(map(str.isalpha, text)) else ():
-            found[self._families.get(str(label), str(label))] += float(probability)
-        return found
+            by_code[self._families.get(str(label), str(label))] += float(probability)
+        return by_code
 
     def unknown(self) -> list[str]:
         """The languages that the detector does not know."""

@@ -158,15 +158,15 @@ def cut_line(
     """
     window = window or most
     parts = parts_of_line(text, spans_of(text), window)
-    found: list[tuple[Part, list[int]]] = []
+    cut: list[tuple[Part, list[int]]] = []
     for part, ids in zip(parts, encode([part.text for part in parts]), strict=True):
         if len(ids) <= most:
-            found.append((part, ids))
+            cut.append((part, ids))
         elif window > 1:
             (first, first_ids), *rest = cut_line(
                 part.text, most, spans_of=spans_of, encode=encode, window=max(1, window // 2)
             )
-            found += [(part._replace(text=first.text), first_ids), *rest]
+            cut += [(part._replace(text=first.text), first_ids), *rest]
         else:
-            found += [(part if i == 0 else Part(""), ids[i : i + most]) for i in range(0, len(ids), most)]
-    return found
+            cut += [(part if i == 0 else Part(""), ids[i : i + most]) for i in range(0, len(ids), most)]
+    return cut

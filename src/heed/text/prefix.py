@@ -86,19 +86,19 @@ class Spellings:
             return NO_PREFIX
         # A target may begin with the space that decoding drops.
         whole = text.encode() if self._n_dropped == 0 else b" " + text.encode()
-        found = [self._next_ids(whole, at) for at in range(len(whole))]
+        next_ids = [self._next_ids(whole, at) for at in range(len(whole))]
         if self._n_dropped != 0 and not text.startswith(" "):
-            found[0] += found[1]
+            next_ids[0] += next_ids[1]
         if self._n_dropped is None:
-            found[1] = found[1] + self._next_ids(whole, 0)
-        prefix = _automaton(found)
+            next_ids[1] = next_ids[1] + self._next_ids(whole, 0)
+        prefix = _automaton(next_ids)
         if prefix is None:
-            self._refuse(text, whole, found)
+            self._refuse(text, whole, next_ids)
         return prefix
 
     def _next_ids(self, whole: bytes, at: int) -> list[tuple[NDArray[np.int32], int]]:
         """The ids that agree with the text from a place on, each with the place where it ends, at most the text's."""
-        found = []
+        next_ids = []
         first, last = 0, len(self._texts)
         for end in range(at + 1, len(whole) + 1):
             begin = whole[at:end]
@@ -113,15 +113,15 @@ class Spellings:
             if end == len(whole):  # and beyond it
                 equal = last
             if first < equal:
-                found.append((self._ids[first:equal], end))
-        return found
+                next_ids.append((self._ids[first:equal], end))
+        return next_ids
 
-    def _refuse(self, text: str, whole: bytes, found: list[list[tuple[NDArray[np.int32], int]]]) -> NoReturn:
+    def _refuse(self, text: str, whole: bytes, next_ids: list[list[tuple[NDArray[np.int32], int]]]) -> NoReturn:
         problem = f"the prefix {shown(text)} holds text that the model's vocabulary lacks"
         if missing := [character for character in dict.fromkeys(text) if character not in self._characters]:
             raise HeedError(f"{problem}: {', '.join(map(shown, missing))}; take another.")
         reached = {0}
-        for place, following in enumerate(found):
+        for place, following in enumerate(next_ids):
             if place in reached:
                 reached |= {end for _, end in following}
         written = whole[: max(reached)].decode("utf-8", errors="ignore").removeprefix(" ")
@@ -132,16 +132,16 @@ class Spellings:
         return frozenset(b" ".join(self._texts).decode("utf-8", errors="ignore"))
 
 
-def _automaton(found: list[list[tuple[NDArray[np.int32], int]]]) -> Prefix | None:
+def _automaton(next_ids: list[list[tuple[NDArray[np.int32], int]]]) -> Prefix | None:
     """By state the ids that may follow and the states that they lead to; None if no path leads to the end."""
-    end = len(found)
+    end = len(next_ids)
     needed = np.full(end + 1, UNREACHABLE, np.int64)
     needed[end] = 0
     lists, nexts = [], []
     for state in range(end - 1, -1, -1):
         # What leads nowhere is left out; but the state itself, of a space that is dropped, leads where it does.
-        needed[state] = min((1 + needed[after] for _, after in found[state] if after != state), default=UNREACHABLE)
-        alive = [(ids, after) for ids, after in found[state] if needed[after] < UNREACHABLE]
+        needed[state] = min((1 + needed[after] for _, after in next_ids[state] if after != state), default=UNREACHABLE)
+        alive = [(ids, after) for ids, after in next_ids[state] if needed[after] < UNREACHABLE]
         ids = np.concatenate([np.empty(0, np.int32), *(ids for ids, _ in alive)])
         order = ids.argsort()
         lists.append(ids[order])

@@ -442,10 +442,10 @@ def _read_vocabulary(path: Path, size: int | None, side: str) -> Vocabulary:
 
 def _read_json(path: Path) -> Iterator[tuple[str, Any]]:
     try:
-        found = json.loads(read_bounded(path, MAX_FILE_BYTES).decode("utf-8"), object_pairs_hook=list)
+        content = json.loads(read_bounded(path, MAX_FILE_BYTES).decode("utf-8"), object_pairs_hook=list)
     except (ValueError, RecursionError) as error:
         raise HeedError(f"{path}: damaged ({error}).") from None
-    for entry in found if isinstance(found, list) else [found]:
+    for entry in content if isinstance(content, list) else [content]:
         if not isinstance(entry, tuple):
             raise HeedError(f"{path}: not a table of pieces and ids.")
         yield entry
@@ -492,7 +492,7 @@ def _tokenizer(src: Vocabulary, tgt: Vocabulary, *, where: Path) -> SentencePiec
 def _special(vocabulary: Vocabulary) -> tuple[int | None, int | None, int | None]:
     """The ids of pad, eos and unk."""
     if vocabulary.pieces is not None:
-        found = {piece: i for i, piece in enumerate(vocabulary.pieces)}
-        return found.get(PAD), found.get(EOS), found.get(UNK)
+        ids = {piece: i for i, piece in enumerate(vocabulary.pieces)}
+        return ids.get(PAD), ids.get(EOS), ids.get(UNK)
     assert vocabulary.model is not None
     return None, vocabulary.model.find(EOS, kind=CONTROL), vocabulary.model.types.index(UNKNOWN)

@@ -71,8 +71,8 @@ class SentencePieceModel(Settings):
         return self
 
     def _check_bytes(self) -> None:
-        found = {piece for piece, kind in zip(self.pieces, self.types, strict=True) if kind == BYTE}
-        if found != ({f"<0x{i:02X}>" for i in range(256)} if self.byte_fallback else set()):
+        byte_pieces = {piece for piece, kind in zip(self.pieces, self.types, strict=True) if kind == BYTE}
+        if byte_pieces != ({f"<0x{i:02X}>" for i in range(256)} if self.byte_fallback else set()):
             raise ValueError("pieces of bytes are <0x00> to <0xFF> with byte_fallback, else there are none")
 
     def _check_symbols(self) -> None:
@@ -86,8 +86,8 @@ class SentencePieceModel(Settings):
 
     def find(self, piece: str, *, kind: int) -> int | None:
         """The id of this piece if it is of this type."""
-        found = self.pieces.index(piece) if piece in self.pieces else None
-        return found if found is not None and self.types[found] == kind else None
+        i = self.pieces.index(piece) if piece in self.pieces else None
+        return i if i is not None and self.types[i] == kind else None
 
     @classmethod
     def read(cls, path: Path) -> "SentencePieceModel":

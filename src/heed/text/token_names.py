@@ -21,8 +21,8 @@ class TokenNames:
         for i, name in enumerate(names):
             if i not in left_out and name and name not in self._ids:
                 self._ids[name], self._names[i] = i, name
-        for i, found in enumerate(self._names):
-            if i not in left_out and found is None:
+        for i, own_name in enumerate(self._names):
+            if i not in left_out and own_name is None:
                 name = f"<id:{i}>"
                 while name in self._ids:
                     name = f"<{name}"
@@ -34,12 +34,12 @@ class TokenNames:
 
     def ids(self, tokens: Iterable[str]) -> list[int]:
         """The id of each token. HeedError for an unknown one."""
-        found = []
+        ids = []
         for token in tokens:
             if token not in self._ids:
                 raise HeedError(f"{shown(token)} is not a token of the model's vocabulary.")
-            found.append(self._ids[token])
-        return found
+            ids.append(self._ids[token])
+        return ids
 
 
 def readable(piece: bytes, *, space: str | None = None) -> str:

@@ -205,8 +205,8 @@ class Tokenizer:
         spans = []
         for text, tag, encoding in zip(texts, tags, self._backend.encode_batch(spaced), strict=True):
             begin = len(tag) or -1  # of what is encoded, in the text
-            found = [trim_span(text, begin + start, begin + end) for start, end in encoding.offsets]
-            spans.append([(0, len(tag)), *found] if tag else found)
+            own_spans = [trim_span(text, begin + start, begin + end) for start, end in encoding.offsets]
+            spans.append([(0, len(tag)), *own_spans] if tag else own_spans)
         return spans
 
     def decode(self, ids: Iterable[int]) -> str:

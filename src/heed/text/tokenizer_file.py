@@ -98,10 +98,10 @@ def _check_special(vocab: Any, continuation: str) -> list[str]:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    members = dict(pairs)
+    if len(members) != len(pairs):
         raise ValueError("a name occurs twice in an object")
-    return found
+    return members
 
 
 def _no_number(name: str) -> NoReturn:

@@ -88,13 +88,13 @@ def _rows_of_kernels(kernels: KernelsReport) -> dict[str, Any]:
 def _precision() -> dict[str, str]:
     """The precision that training and translation use by default, and why."""
     machine = choose_machine()
-    facts = {"train": str(machine)}
+    precisions = {"train": str(machine)}
     for name in SHAPES:
         arch = read_recipe(name).model.model_copy(update={"n_layers": 1})
         model = Transformer(arch, 8).eval().to(machine.device)
         precision, why = backend_for(model).fastest_precision(machine.device)
-        facts[f"translate, {name}"] = f"{precision} ({why})"
-    return facts
+        precisions[f"translate, {name}"] = f"{precision} ({why})"
+    return precisions
 
 
 def _threads() -> dict[str, Any]:
@@ -114,10 +114,10 @@ def _libraries() -> dict[str, str]:
         done = subprocess.run(command, env=environment, capture_output=True, check=True, timeout=120)
     except (OSError, subprocess.SubprocessError) as error:
         return {"MKL and oneDNN": f"cannot be asked ({type(error).__name__})"}
-    said = done.stdout.decode("utf-8", "replace")
-    mkl = re.search(r"(?m)^MKL_VERBOSE (?:Intel\(R\) )?(oneMKL [^,\n]*), \w+ [\d.]+GHz", said)
-    isa = re.search(r"(?m)^onednn_verbose,[^:\n]*,cpu,isa:(.*)", said)
-    code = re.search(r"(?m)^onednn_verbose,.*?exec,cpu,matmul,([^,]*)", said)
+    messages = done.stdout.decode("utf-8", "replace")
+    mkl = re.search(r"(?m)^MKL_VERBOSE (?:Intel\(R\) )?(oneMKL [^,\n]*), \w+ [\d.]+GHz", messages)
+    isa = re.search(r"(?m)^onednn_verbose,[^:\n]*,cpu,isa:(.*)", messages)
+    code = re.search(r"(?m)^onednn_verbose,.*?exec,cpu,matmul,([^,]*)", messages)
     return {
         "MKL (fp32)": mkl[1] if mkl else "does not multiply here",
         "oneDNN": isa[1] if isa else "does not compute here",
@@ -161,21 +161,21 @@ def _cache() -> dict[str, Any]:
 
 def _faster(kernels: KernelsReport) -> list[str]:
     """Changes that would make Heed faster here."""
-    found = []
+    changes = []
     if native_kernels() == "none":
-        found.append("unset HEED_KERNELS: it turns Heed's kernels off")
+        changes.append("unset HEED_KERNELS: it turns Heed's kernels off")
     elif kernels.compiler is None and not kernels.usable:
-        found.append("install a C++ compiler, such as g++: Heed's kernels need one")
+        changes.append("install a C++ compiler, such as g++: Heed's kernels need one")
     elif kernels.why_unusable:
-        found.append(f"let Heed's kernels be used: {kernels.why_unusable}")
+        changes.append(f"let Heed's kernels be used: {kernels.why_unusable}")
     if kernels.unknown_instructions:
-        found.append(f"take a newer C++ compiler: this one does not know {' '.join(kernels.unknown_instructions)}")
+        changes.append(f"take a newer C++ compiler: this one does not know {' '.join(kernels.unknown_instructions)}")
     most = sets_of(processor_features())[-1]
     if forced() and most != chosen_set():
-        found.append(f"unset HEED_ISA: this processor has {most.name}")
+        changes.append(f"unset HEED_ISA: this processor has {most.name}")
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if os.environ.get("OMP_NUM_THREADS") and n_threads() < cpus:
-        found.append(f"unset OMP_NUM_THREADS: {n_threads()} of {cpus} CPUs compute")
+        changes.append(f"unset OMP_NUM_THREADS: {n_threads()} of {cpus} CPUs compute")
     if not torch.version.cuda and (shutil.which("nvidia-smi") or Path("/dev/nvidia0").exists()):
-        found.append("install PyTorch's CUDA build: this one does not use the GPU here")
-    return found
+        changes.append("install PyTorch's CUDA build: this one does not use the GPU here")
+    return changes

@@ -87,7 +87,7 @@ def facts() -> dict[str, Any]:
 
 def page() -> Page:
     """The three as tables and plots."""
-    found = facts()
+    numbers = facts()
     lines = [
         "# Equations: what they do",
         "",
@@ -101,7 +101,7 @@ def page() -> Page:
         "|---|---|---|---|---|",
         *(
             f"| {r['model']} | {r['peak_rate']:.2e} | {r['peak_step']:,} | {r['last_rate']:.2e} | {r['last_step']:,} |"
-            for r in found["schedule"]
+            for r in numbers["schedule"]
         ),
         "",
         "## Section 3.5: positions",
@@ -114,9 +114,9 @@ def page() -> Page:
         "",
         "![the table and its products](equations-positions.svg)",
         "",
-        "| k | " + " | ".join(map(str, found["position_errors"])) + " |",
-        "|---|" + "---|" * len(found["position_errors"]),
-        "| largest error | " + " | ".join(f"{error:.1e}" for error in found["position_errors"].values()) + " |",
+        "| k | " + " | ".join(map(str, numbers["position_errors"])) + " |",
+        "|---|" + "---|" * len(numbers["position_errors"]),
+        "| largest error | " + " | ".join(f"{error:.1e}" for error in numbers["position_errors"].values()) + " |",
         "",
         "## Footnote 4: why scores are divided by √d_k",
         "",
@@ -133,7 +133,7 @@ def page() -> Page:
         *(
             f"| {r['d_k']} | {r['variance']:.1f} | {r['plain_gradient']:.4f} | {r['scaled_gradient']:.4f} | "
             f"{r['plain_entropy']:.2f} | {r['scaled_entropy']:.2f} |"
-            for r in found["dot_products"]
+            for r in numbers["dot_products"]
         ),
         "",
         prose(
@@ -149,7 +149,7 @@ def page() -> Page:
         {
             "equations-schedule.svg": _draw_schedule,
             "equations-positions.svg": _draw_positions,
-            "equations-dot-products.svg": lambda figure: _draw_dot_products(figure, found["dot_products"]),
+            "equations-dot-products.svg": lambda figure: _draw_dot_products(figure, numbers["dot_products"]),
         },
     )
 

@@ -163,11 +163,11 @@ def named_heads(translator: Translator, sentences: Sequence[str]) -> tuple[list[
     equal: dict[str, list[float]] = defaultdict(list)
     for sentence in counted(sentences, "Reading heads", total=len(sentences), unit="sentences"):
         try:
-            found = trace(translator, sentence, whole_words=True)
+            traced = trace(translator, sentence, whole_words=True)
         except HeedError as error:
             raise HeedError(f"the sentence {shown(sentence)}: {error}") from None
         for what, view in KINDS.items():
-            attention = found.view(view)
+            attention = traced.view(view)
             by_head = head_weights(attention, what)
             of_equal = head_weights(equal_weights(attention, causal=view == "decoder"), what)
             if by_head is not None and of_equal is not None:
@@ -194,9 +194,9 @@ def heads_page(model: Path, src: Path, n_lines: int, *, lower: bool = False) -> 
     """Named heads with their measure over the first lines of a file, and a picture of each on one of its sentences."""
     sentences = first_sentences(src, n_lines, lower=lower)
     translator = Translator.load(model, precision="fp32")
-    found, absent = named_heads(translator, sentences)
+    heads, absent = named_heads(translator, sentences)
     sample = trace(translator, _sample(sentences), whole_words=True)
-    none = [what for what in KINDS if what not in (*absent, *(head.what for head in found))]
+    none = [what for what in KINDS if what not in (*absent, *(head.what for head in heads))]
     lines = [
         "# Heads with a recognisable function",
         "",
@@ -210,7 +210,7 @@ def heads_page(model: Path, src: Path, n_lines: int, *, lower: bool = False) -> 
         "",
         *table(
             ("what", "attention", "layer", "head", "measure", "equal weights"),
-            ((h.what, h.view, h.layer, h.head, f"{h.weight:.2f}", f"{h.equal:.2f}") for h in found),
+            ((h.what, h.view, h.layer, h.head, f"{h.weight:.2f}", f"{h.equal:.2f}") for h in heads),
         ),
         "",
         *([f"No head does this more than equal weights: {', '.join(none)}.", ""] if none else []),
@@ -219,7 +219,7 @@ def heads_page(model: Path, src: Path, n_lines: int, *, lower: bool = False) -> 
         "",
     ]
     plots = {}
-    for h in found:
+    for h in heads:
         name = f"heads-{h.what.replace(' ', '-')}.svg"
         plots[name] = _drawn(sample.view(h.view), h.layer - 1, [h.head - 1], None)
         lines += [f"## {h.what.capitalize()}: {h.view}, layer {h.layer}, head {h.head}", "", f"![{h.what}]({name})", ""]

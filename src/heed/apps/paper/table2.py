@@ -98,7 +98,7 @@ def _model_facts(folder: Path) -> dict[str, Any]:
 
 def page(models: Sequence[Path] = ()) -> Page:
     """The table, both ways of counting, and Heed's models."""
-    found = facts(models)
+    numbers = facts(models)
     lines = [
         "# Table 2: BLEU and training cost",
         "",
@@ -127,7 +127,7 @@ def page(models: Sequence[Path] = ()) -> Page:
         "| run | time × 8 P100 | formula | share |",
         "|---|---|---|---|",
     ]
-    for run in found["paper_runs"]:
+    for run in numbers["paper_runs"]:
         share = run["formula"] / run["time_times_rate"]
         lines.append(
             f"| {run['preset']}, {run['hours']:.1f} h | {run['time_times_rate']:.1e} | {run['formula']:.1e} | "
@@ -136,11 +136,11 @@ def page(models: Sequence[Path] = ()) -> Page:
     missing = [
         f"Table 2, {corpus}: `heed train {corpus}-base` (and -big), then `heed paper table2 --model M`."
         for corpus in ("wmt14-en-de", "wmt14-en-fr")
-        if corpus not in [model.get("corpus") for model in found["models"]]
+        if corpus not in [model.get("corpus") for model in numbers["models"]]
     ]
     if models:
         lines += ["", "## Models of Heed", ""]
-        for model in found["models"]:
+        for model in numbers["models"]:
             folder, scores = model.pop("model"), model.pop("scores")
             rows = (f"  - {plain(name)}: {plain(value)}" for name, value in (model | scores).items())
             lines += [f"- **{plain(folder)}**", *rows]

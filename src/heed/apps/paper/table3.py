@@ -339,8 +339,8 @@ def verdict(finding: Finding, results: dict[str, Any]) -> tuple[str, float, floa
 
 def values(seeds: dict[str, Any], measure: Measure) -> list[float]:
     """One measure of a row, by seed; ∞ for the perplexity of a model that diverged."""
-    found = (float(result[measure]) for result in seeds.values())
-    return [value if value < DIVERGED else math.inf for value in found]
+    numbers = (float(result[measure]) for result in seeds.values())
+    return [value if value < DIVERGED else math.inf for value in numbers]
 
 
 def pooled_deviation(results: dict[str, Any], measure: Measure) -> tuple[float, int]:

@@ -72,8 +72,8 @@ def _systems(comparison: Comparison) -> str:
         system = comparison.systems[place]
         equal = comparison.n_sentences - system.n_better - system.n_worse
         rows.append((_name(comparison, place), f"{system.n_better:,}", f"{system.n_worse:,}", f"{equal:,}"))
-    said = "".join(f"<p>{_text(line)}</p>" for line in statements(comparison))
-    return said + _table(("", "sentences better by chrF2", "worse", "equal"), rows)
+    verdicts = "".join(f"<p>{_text(line)}</p>" for line in statements(comparison))
+    return verdicts + _table(("", "sentences better by chrF2", "worse", "equal"), rows)
 
 
 def _scores(comparison: Comparison) -> Iterable[str]:

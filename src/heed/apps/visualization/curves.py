@@ -53,7 +53,7 @@ def curves_of(runs: Mapping[str, Path]) -> dict[Quantity, list[Curve]]:
 
     HeedError for a run that has logged nothing.
     """
-    found: dict[Quantity, list[Curve]] = {}
+    by_quantity: dict[Quantity, list[Curve]] = {}
     for label, run in runs.items():
         path = run if run.is_file() else run / "metrics.jsonl"
         entries = list(read_entries(path))
@@ -64,8 +64,8 @@ def curves_of(runs: Mapping[str, Path]) -> dict[Quantity, list[Curve]]:
             raise HeedError(f"{path}: no training and no validation is logged there; {hint}")
         for quantity, curve in curves.items():
             if curve.steps:
-                found.setdefault(quantity, []).append(curve)
-    return {quantity: found[quantity] for quantity in QUANTITIES if quantity in found}
+                by_quantity.setdefault(quantity, []).append(curve)
+    return {quantity: by_quantity[quantity] for quantity in QUANTITIES if quantity in by_quantity}
 
 
 def _curve(label: str, entries: Sequence[Mapping[str, Any]], quantity: Quantity) -> Curve:

@@ -104,15 +104,15 @@ class DeviceAccount:
         self.n_ended += ending.sum(dim=1) * self.live
         at_limit = self.limits <= self.lengths
         cut = at_limit & ~ending.any(dim=1) & (self.best_scores[:, 0] == -torch.inf)
-        found = torch.where(cut[:, None], unfinished, log_probs[:, :beam])
+        candidates = torch.where(cut[:, None], unfinished, log_probs[:, :beam])
         counts = torch.where(cut[:, None], unfinished > -torch.inf, ending) & self.live[:, None]
-        scores = (found / penalties[self.lengths][:, None]).masked_fill(~counts, -torch.inf)
+        scores = (candidates / penalties[self.lengths][:, None]).masked_fill(~counts, -torch.inf)
         lengths = torch.where(cut, -self.lengths, self.lengths - 1)[:, None].expand(-1, beam)
         of_ended = _of_rows(self.history, parents[:, :beam])
         best = torch.cat([self.best_scores, scores], dim=1).sort(dim=1, descending=True, stable=True)
         kept = best.indices[:, :n_best]
         self.best_scores.copy_(best.values[:, :n_best])
-        self.best_log_probs.copy_(torch.cat([self.best_log_probs, found], dim=1).gather(1, kept))
+        self.best_log_probs.copy_(torch.cat([self.best_log_probs, candidates], dim=1).gather(1, kept))
         self.best_lengths.copy_(torch.cat([self.best_lengths, lengths], dim=1).gather(1, kept))
         found_ids = torch.where(cut[:, None, None], written, of_ended)
         self.best_ids.copy_(_of_rows(torch.cat([self.best_ids, found_ids], dim=1), kept))
