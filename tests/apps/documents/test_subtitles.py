@@ -62,6 +62,8 @@ def test_words_behind_times_on_their_line_are_words():
         "who", "WHO"
     ).replace("me.", "ME.")
     assert asked("[10][20]/all in|/italics\n") == ["all in italics"]
+    subviewer = "[TITLE]A film\n[COLF]&HFFFFFF,[STYLE]bd\n00:00:01.00,00:00:02.50\nfirst[br]second\n"
+    assert asked(subviewer) == ["first second"]
     assert asked("[00:00.000 --> 00:05.000]  and so\n[00:05.000 --> 00:06.000]  on\n") == ["and so", "on"]
 
 

@@ -110,6 +110,47 @@ def test_names_of_files_as_clients_send_them(client, parameters, name):
     assert found.endswith(f"''{httpx.QueryParams({'': stem + '_de.txt'})}".replace("''=", "''")), found
 
 
+FORM = {"content-type": "multipart/form-data; boundary=X"}
+
+
+def form(*parts: bytes, padding: bytes = b"") -> bytes:
+    """A form of these parts and the languages."""
+    languages = (b"name=source\r\n\r\nen", b"name=target\r\n\r\nde")
+    heads = (b"--X" + padding + b"\r\nContent-Disposition: form-data; " + part for part in (*parts, *languages))
+    return b"\r\n".join(heads) + b"\r\n--X--" + padding + b"\r\n"
+
+
+def test_a_preamble_and_blanks_behind_a_boundary_are_read(client, three):
+    part = b'name="q"\r\n\r\nthree'
+    file = b'name="file"; filename="a.txt"\r\n\r\nthree --X \r\n --X'
+    for before in (b"", b"\r\n", b"This is a form.\r\n--XY is no boundary.\r\n"):
+        for padding in (b"", b" ", b" \t "):
+            answer = client.post("/translate", content=before + form(part, padding=padding), headers=FORM)
+            assert answer.json() == {"translatedText": three}, (before, padding, answer.text)
+            answer = client.post("/translate_file", content=before + form(file, padding=padding), headers=FORM)
+            assert answer.status_code == 200, (before, padding, answer.text)
+
+
+@pytest.mark.parametrize("encoding", [b"base64", b"Quoted-Printable", b"x-uuencode"])
+def test_a_part_in_an_encoding_of_mail_is_refused_by_its_name(client, three, encoding):
+    header = b"\r\nContent-Transfer-Encoding: "
+    for path, part in (("/translate", b'name="q"'), ("/translate_file", b'name="file"; filename="a.txt"')):
+        answer = client.post(path, content=form(part + header + encoding + b"\r\n\r\ndGhyZWU="), headers=FORM)
+        said = f"Content-Transfer-Encoding {encoding.decode().lower()} is not supported: send the part as it is"
+        assert answer.status_code == 415 and answer.json()["error"] == said
+    plain = form(b'name="q"' + header + b"8Bit\r\n\r\nthree")
+    assert client.post("/translate", content=plain, headers=FORM).json() == {"translatedText": three}
+
+
+@pytest.mark.parametrize("names", [("q[]",), ("q[0]",), ("q[]", "q[]"), ("q[0]", "q[1]"), ("q", "q")])
+def test_lists_are_read_as_php_and_others_write_them(client, three, names):
+    languages = [("source", "en"), ("target", "de")]
+    body = str(httpx.QueryParams([*((name, "three") for name in names), *languages]))
+    kind = {"content-type": "application/x-www-form-urlencoded"}
+    answer = client.post("/translate", content=body, headers=kind)
+    assert answer.json() == {"translatedText": [three] * len(names)}
+
+
 def test_a_header_that_is_too_long_is_not_searched():
     header = b"form-data; " + b"a" * 5000 + b"; filename*=utf-8''b.txt"
     assert with_plain_filename(header) == header

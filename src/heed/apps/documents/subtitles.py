@@ -1,4 +1,4 @@
-"""Subtitles ↔ items: SubRip (.srt) in all the ways that players read it, WebVTT (.vtt), and MicroDVD's frames (.sub).
+"""Subtitles ↔ items: SubRip (.srt) as all players read it, WebVTT (.vtt), and .sub of MicroDVD and of SubViewer.
 
 Numbers, times, settings and notes are cuts, a line end within a subtitle is a break.
 """
@@ -36,7 +36,7 @@ _HEADER = re.compile(r"\ufeff?WEBVTT(?![^ \t\r\n])")
 _NOTE = re.compile(r"(?:NOTE|STYLE|REGION)(?![^ \t])")
 # Tags; ruby's reading, with what it says; times within a subtitle; codes of SubStation Alpha and of MicroDVD.
 _TAGS = (
-    r"</?(?:[bius]|c|v|font|lang|ruby)(?:[.\s][^<>]{0,200})?>|<rt>[^<>]{0,200}</rt>|<\d{1,9}:[\d:.,]{1,30}>|<br\s?/?>"
+    r"</?(?:[bius]|c|v|font|lang|ruby)(?:[.\s][^<>]{0,200})?>|<rt>[^<>]{0,200}</rt>|<\d{1,9}:[\d:.,]{1,30}>|<br\s?/?>|\[br\]"
     r"|\{\\[^{}]{0,200}\}|\{[A-Za-z]:[^{}]{0,100}\}|(?-i:\\N|\\[nh](?![A-Za-z]))"
 )
 _TAG = re.compile(f"({_TAGS})", re.IGNORECASE)
@@ -234,7 +234,7 @@ class _Reader:
     def _tag(self, markup: str) -> Tag:
         if markup == "\\h":  # a hard space
             return Tag("spelling", markup, text="\xa0")
-        if markup.startswith("\\") or markup[:3].lower() == "<br":
+        if markup.startswith("\\") or markup[:3].lower() in ("<br", "[br"):
             return Tag("break", markup)
         if markup[1:2].isdecimal():
             self._n_stamps += 1

@@ -21,6 +21,7 @@ from heed.apps.serving.request_queue import (
     RequestQueue,
     SearchFailed,
     TooLate,
+    TooLong,
 )
 from heed.apps.serving.search_thread import SearchThread, error_reason
 from heed.backends.choice import backend_for
@@ -114,7 +115,10 @@ class Engine:
                 try:
                     outcome = await asyncio.wait_for(outcomes.get(), seconds)
                 except TimeoutError:
-                    raise self.queue.count_rejection(TooLate("not finished in time")) from None
+                    late = TooLate("not finished in time")
+                    if not request.shared:
+                        late = TooLong("not finished in time: too long for this server; send it in parts")
+                    raise self.queue.count_rejection(late) from None
                 if isinstance(outcome, Exception):
                     raise outcome
                 yield outcome

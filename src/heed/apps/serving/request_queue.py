@@ -39,6 +39,10 @@ class TooLate(Rejected):
     reason = "timeout"
 
 
+class TooLong(TooLate):
+    """Nor would it be if it were sent again: it had the server to itself."""
+
+
 class Closing(Rejected):
     """The server is about to end."""
 
@@ -66,6 +70,7 @@ class Request:
     results: list[list[list[Hypothesis] | None]] = field(default_factory=list)  # of each piece of each sentence
     n_unfinished: int = 0
     over: bool = False
+    shared: bool = False  # whether its pieces and those of another request have waited for each other
 
     def add_pieces(self, pieces: Sequence[Sequence[Sequence[int]]]) -> None:
         """Lets the pieces of each sentence wait; a blank sentence has none."""
@@ -137,6 +142,9 @@ class RequestQueue:
         with self.changed:
             if request.waiting:
                 self.check_room(len(request.waiting), request.n_tokens)
+                for other in (others := self.requests()):
+                    other.shared = True
+                request.shared = bool(others)
                 self._queues.setdefault(request.n_best, deque()).append(request)
                 self.n_waiting += len(request.waiting)
                 self.changed.notify(len(request.waiting))

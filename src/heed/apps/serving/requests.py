@@ -1,10 +1,12 @@
 """Parsing and validation of requests (JSON, form or query), and the responses to faulty ones."""
 
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any
 from urllib.parse import parse_qsl
 
+from python_multipart.multipart import parse_options_header
 from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException, MultiPartParser
@@ -16,13 +18,14 @@ from heed.apps.serving.faults import DEEPL_PATHS, Fault
 from heed.apps.serving.fields import File, check_text, read
 from heed.apps.serving.files import with_plain_filename
 from heed.apps.serving.languages import known_code
-from heed.apps.serving.request_queue import QueueFull, Rejected, SearchFailed
+from heed.apps.serving.request_queue import QueueFull, Rejected, SearchFailed, TooLong
 from heed.apps.serving.service import Service
 from heed.apps.serving.specification import Operation
 from heed.errors import HeedError
 
 MAX_FIELDS = 1000  # of a multipart form
 MAX_PAIRS = 20_000  # of a form in one text, which is read in milliseconds
+_OF_LIST = re.compile(r"([a-z_]+)\[\d*\]")
 
 Endpoint = Any  # a function that `specification.endpoint` has noted an operation on
 BAD_BODY = (ValueError, RecursionError, LookupError, HTTPException)  # UnicodeDecodeError is a ValueError
@@ -34,6 +37,8 @@ def as_fault(error: Exception) -> Fault:
         return error
     if isinstance(error, HTTPException):
         return Fault(error.status_code, error.detail, error.headers)
+    if isinstance(error, TooLong):
+        return Fault(413, str(error))  # clients try a 503 again, DeepL's five times
     if isinstance(error, Rejected):
         status = 429 if isinstance(error, QueueFull) else 503
         return Fault(status, str(error), {"retry-after": str(error.retry_after)})
@@ -100,12 +105,11 @@ async def _parameters(request: Request) -> dict[str, Any]:
             pairs = parse_qsl(body.decode(), keep_blank_values=True, errors="strict", max_num_fields=MAX_PAIRS)
             fields |= _group_by_name(pairs)
         elif kind == "multipart/form-data":
-            async with request.form(max_files=0, max_fields=MAX_FIELDS, max_part_size=len(body)) as form:
-                fields |= _texts_of(form)
+            fields |= _texts_of(await _form(request, body, max_files=0))
         else:
             _check_is_no_json(body, kind)
             raise Fault(415, "Unsupported media type: send JSON or a form")
-    except BAD_BODY:
+    except (*BAD_BODY, MultiPartException):
         raise Fault(400, "Invalid request: the body is not what its Content-Type says, or not UTF-8") from None
     return fields
 
@@ -133,11 +137,7 @@ async def _parameters_with_file(request: Request) -> dict[str, Any]:
         )
     body = await request.body()
     try:
-        parser = _FileParser(
-            request.headers, request.stream(), max_files=1, max_fields=MAX_FIELDS, max_part_size=len(body)
-        )
-        parser.spool_max_size = len(body) + 1  # in memory, where it is already: no folder can be too full for it
-        form = await parser.parse()
+        form = await _form(request, body, max_files=1)
         fields = _group_by_name(request.query_params.multi_items()) | _texts_of(form)
         file = form.get("file")
         if not isinstance(file, UploadFile):
@@ -147,11 +147,43 @@ async def _parameters_with_file(request: Request) -> dict[str, Any]:
         raise Fault(400, "Invalid request: the body is not a multipart form with one file in UTF-8") from None
 
 
-class _FileParser(MultiPartParser):
-    """Starlette's parser, which knows a file by `filename` alone, with the names that other clients send."""
+async def _form(request: Request, body: bytes, *, max_files: int) -> FormData:
+    """The parts of a multipart form. MultiPartException or Fault for another."""
+
+    async def chunks() -> AsyncGenerator[bytes]:
+        yield _without_padding(body, request.headers["content-type"])
+
+    parser = _PartsParser(
+        request.headers, chunks(), max_files=max_files, max_fields=MAX_FIELDS, max_part_size=len(body)
+    )
+    parser.spool_max_size = len(body) + 1  # in memory, where it is already: no folder can be too full for it
+    return await parser.parse()
+
+
+def _without_padding(body: bytes, content_type: str) -> bytes:
+    """The form without what RFC 2046 allows and the parser refuses: a preamble, and blanks behind a boundary."""
+    boundary = parse_options_header(content_type)[1].get(b"boundary")
+    if not boundary:
+        return body
+    delimiter = b"\r\n--" + boundary
+    parts = (b"\r\n" + body).split(delimiter)[1:]
+    bare = [part.lstrip(b" \t") for part in parts]
+    first = next((i for i, part in enumerate(bare) if part[:2] in (b"\r\n", b"--")), None)
+    if first is None:
+        return body
+    whole = [new if new[:2] == b"\r\n" else part for part, new in zip(parts, bare, strict=True)]
+    return delimiter[2:] + delimiter.join(whole[first:])
+
+
+class _PartsParser(MultiPartParser):
+    """Starlette's parser, which knows a file by `filename` alone and decodes nothing, for other clients' parts, too."""
 
     def on_headers_finished(self) -> None:
         self._current_part.content_disposition = with_plain_filename(self._current_part.content_disposition or b"")
+        encoding = dict(self._current_part.item_headers).get(b"content-transfer-encoding", b"8bit").strip().lower()
+        if encoding not in (b"7bit", b"8bit", b"binary"):
+            name = encoding[:20].decode(errors="replace")
+            raise Fault(415, f"Content-Transfer-Encoding {name} is not supported: send the part as it is")
         super().on_headers_finished()
 
 
@@ -160,10 +192,15 @@ def _texts_of(form: FormData) -> dict[str, Any]:
 
 
 def _group_by_name(pairs: list[tuple[str, str]]) -> dict[str, Any]:
+    """Each field's text, or its texts if it is repeated or a list as PHP and others write it: q[], q[0]."""
     values: dict[str, list[str]] = {}
+    lists = set()
     for name, value in pairs:
+        if of_list := _OF_LIST.fullmatch(name):
+            name = of_list[1]
+            lists.add(name)
         values.setdefault(name, []).append(value)
-    return {name: found[0] if len(found) == 1 else found for name, found in values.items()}
+    return {name: found[0] if len(found) == 1 and name not in lists else found for name, found in values.items()}
 
 
 def check_size(service: Service, texts: list[str]) -> None:
