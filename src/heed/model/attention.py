@@ -30,7 +30,7 @@ class Dropout(nn.Module):
         """0 outside of training."""
         return self.rate if self.training else 0.0
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Float[Tensor, "*axes"]) -> Tensor:
         if self.effective_rate == 0:
             return x
         if not x.is_cpu:

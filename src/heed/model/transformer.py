@@ -46,12 +46,12 @@ def sinusoid(n_positions: int, d_model: int, form: SinusoidForm = "sinusoid") ->
     return table.float()
 
 
-def _split_heads(x: Tensor, n_heads: int) -> Tensor:
+def _split_heads(x: Float[Tensor, "batch position head_width"], n_heads: int) -> Tensor:
     """(batch, position, head × width) → (batch, head, position, width)."""
     return x.unflatten(-1, (n_heads, -1)).transpose(1, 2)
 
 
-def _merge_heads(x: Tensor) -> Tensor:
+def _merge_heads(x: Float[Tensor, "batch head position width"]) -> Tensor:
     return x.transpose(1, 2).flatten(2)
 
 
@@ -116,7 +116,7 @@ class FeedForward(nn.Module):
         self.outer = nn.Linear(arch.d_ff, arch.d_model)
         self.activation = arch.activation
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Float[Tensor, "*axes d_model"]) -> Tensor:
         return self.outer(ACTIVATIONS[self.activation](self.inner(x)))
 
 
@@ -144,7 +144,7 @@ class EncoderLayer(nn.Module):
         self.feed_forward = FeedForward(arch)
         self.feed_forward_norm = AddNorm(arch)
 
-    def forward(self, x: Tensor, mask: AttentionMask, attend: Attend) -> Tensor:
+    def forward(self, x: Float[Tensor, "batch src d_model"], mask: AttentionMask, attend: Attend) -> Tensor:
         x = self.self_attention_norm(x, lambda y: self.self_attention(y, mask, attend))
         return self.feed_forward_norm(x, self.feed_forward)
 

@@ -21,6 +21,7 @@ from typing import IO, Any, Literal, Protocol, TypeVar
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor, distributed
 
@@ -49,10 +50,10 @@ class Communicator(Protocol):
     device: torch.device  # where tensors must be
     beside: bool  # whether workers compute beside each other; else they share one CPU's threads
 
-    def start_all_reduce_(self, x: Tensor) -> Callable[[], object]:
+    def start_all_reduce_(self, x: Float[Tensor, "*shape"]) -> Callable[[], object]:
         """Starts to replace x by the sum of all workers' x, the same on each of them; the result waits for it."""
 
-    def broadcast_(self, x: Tensor) -> None:
+    def broadcast_(self, x: Float[Tensor, "*shape"]) -> None:
         """Replaces x by the first worker's."""
 
     def broadcast_bytes(self, message: bytes) -> bytes:
@@ -99,11 +100,11 @@ class Workers:
         """Whether there are others, each with a processor of its own."""
         return self.communicator is not None and self.communicator.beside
 
-    def all_reduce_(self, x: Tensor) -> None:
+    def all_reduce_(self, x: Float[Tensor, "*shape"]) -> None:
         """Replaces every worker's numbers by the sum of all workers'. OtherWorkerEnded if one of them has."""
         self.start_all_reduce_(x)()
 
-    def start_all_reduce_(self, x: Tensor) -> Callable[[], None]:
+    def start_all_reduce_(self, x: Float[Tensor, "*shape"]) -> Callable[[], None]:
         """Starts what `all_reduce_` does; x may be used once the result, which waits for it, has been called."""
         if self.communicator is None:
             return lambda: None

@@ -5,6 +5,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from heed.training.distributed import Workers
@@ -29,7 +30,7 @@ class GradientReduction:
 
     def __init__(
         self,
-        buffer: Tensor,
+        buffer: Float[Tensor, " weight_and_4"],
         weights: Sequence[tuple[Tensor, Tensor]],
         workers: Workers,
         *,
@@ -75,7 +76,9 @@ class GradientReduction:
         self._waits.append(self._workers.start_all_reduce_(self._slices[len(self._waits)]))
 
 
-def _slices(buffer: Tensor, masters: Sequence[Tensor], output: torch.nn.Module) -> tuple[list[Tensor], list[set[int]]]:
+def _slices(
+    buffer: Float[Tensor, " weight_and_4"], masters: Sequence[Tensor], output: torch.nn.Module
+) -> tuple[list[Tensor], list[set[int]]]:
     """Pieces of the buffer in the order in which they are summed, and the numbers of the weights in each of them."""
     starts = [0]
     for master in masters:

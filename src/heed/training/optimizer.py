@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from heed.training.settings import TrainingSettings
@@ -41,7 +41,7 @@ class Adam(torch.optim.Optimizer):
             for kept, value in ((weight, updated), *((state[name], value) for name, value in new.items())):
                 kept.copy_(value.where(finite, kept))
 
-    def _state_of(self, weight: Tensor) -> dict[str, Tensor]:
+    def _state_of(self, weight: Float[Tensor, "*shape"]) -> dict[str, Tensor]:
         state: dict[str, Tensor] = self.state[weight]
         if not state:
             state["step"] = torch.zeros((), device=weight.device)

@@ -21,6 +21,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, distributed
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
@@ -51,13 +52,13 @@ class ProcessGroup:
         self._n_broadcast = self._n_gathered = 0
         self._deadline = Deadline() if device.type == "cuda" else None
 
-    def start_all_reduce_(self, x: Tensor) -> Callable[[], object]:
+    def start_all_reduce_(self, x: Float[Tensor, "*shape"]) -> Callable[[], object]:
         work = distributed.all_reduce(x, async_op=True)
         assert work is not None  # as it is for processes outside of the group
         wait: Callable[[], object] = work.wait
         return wait
 
-    def broadcast_(self, x: Tensor) -> None:
+    def broadcast_(self, x: Float[Tensor, "*shape"]) -> None:
         distributed.broadcast(x, src=0)
 
     def broadcast_bytes(self, message: bytes) -> bytes:

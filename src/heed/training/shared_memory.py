@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from heed.errors import Stopped
@@ -38,7 +39,7 @@ class SharedMemory:
         for channel in channels:
             channel.settimeout(POLL_SECONDS)
 
-    def start_all_reduce_(self, x: Tensor) -> Callable[[], object]:
+    def start_all_reduce_(self, x: Float[Tensor, "*shape"]) -> Callable[[], object]:
         slots = self._slots_for(x)
         slots[self._rank].copy_(x.flatten())
         self._barrier()
@@ -55,7 +56,7 @@ class SharedMemory:
     def deadline(self) -> AbstractContextManager[None]:
         return nullcontext()  # `_receive` notices
 
-    def broadcast_(self, x: Tensor) -> None:
+    def broadcast_(self, x: Float[Tensor, "*shape"]) -> None:
         sent = self._slots_for(x)[0]
         if self._rank == 0:
             sent.copy_(x.flatten())
@@ -90,7 +91,7 @@ class SharedMemory:
             raise OSError(f"a message of {size:,} bytes")
         return self._receive(channel, size, patient=True)
 
-    def _slots_for(self, x: Tensor) -> Tensor:
+    def _slots_for(self, x: Float[Tensor, "*shape"]) -> Tensor:
         """(n + 1, numbers of x): every worker's slot and that of results; the memory grows if need be."""
         assert x.dtype == torch.float32
         if x.numel() > self._slots.shape[1]:

@@ -113,7 +113,7 @@ EXPECTED = {  # exponents of n and of d
 }
 
 
-def seconds(layer: nn.Module, x: Tensor, *, budget: float) -> float:
+def seconds(layer: nn.Module, x: Float[Tensor, "batch position width"], *, budget: float) -> float:
     """The fastest of forward passes, as many as the budget of seconds allows, three at least.
 
     Not the median: what else the machine does only ever adds.
@@ -128,7 +128,7 @@ def seconds(layer: nn.Module, x: Tensor, *, budget: float) -> float:
     return min(times)
 
 
-def kept_bytes(layer: nn.Module, x: Tensor) -> int:
+def kept_bytes(layer: nn.Module, x: Float[Tensor, "batch position width"]) -> int:
     """Bytes that a forward pass keeps for the backward one, its input among them, weights left out."""
     known = {tensor.untyped_storage().data_ptr() for tensor in layer.parameters()}
     kept: dict[int, int] = {}

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import cast
 
 import torch
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from heed.backends.gpu.capture import Captured
@@ -20,7 +21,12 @@ class RecordedAdam:
     in which theirs lie.
     """
 
-    def __init__(self, optimizer: torch.optim.Optimizer, weights: Sequence[tuple[Tensor, Tensor]], gradients: Tensor):
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        weights: Sequence[tuple[Tensor, Tensor]],
+        gradients: Float[Tensor, " weight"],
+    ):
         self._optimizer, self._weights, self._gradients = optimizer, weights, gradients
         self._masters = [master for master, _ in weights]
         self._copies = [(master, copy) for master, copy in weights if copy is not master]
@@ -29,11 +35,11 @@ class RecordedAdam:
         self._work: Captured | None = None
         self._records = gradients.device.type == "cuda"
 
-    def is_of(self, weights: Sequence[tuple[Tensor, Tensor]], gradients: Tensor) -> bool:
+    def is_of(self, weights: Sequence[tuple[Tensor, Tensor]], gradients: Float[Tensor, " weight"]) -> bool:
         """Whether it was made for these weights and this memory."""
         return self._gradients is gradients and self._weights is weights
 
-    def step(self, finite: Tensor) -> None:
+    def step(self, finite: Bool[Tensor, ""]) -> None:
         """The optimizer's step, unless not finite; then the gradients are zero."""
         (group,) = self._optimizer.param_groups
         self._rate.fill_(group["lr"])

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import torch
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.attention.varlen import varlen_attn
@@ -29,11 +30,11 @@ Region = Callable[..., Tensor]
 
 
 def embed(
-    table: Tensor,
-    position_table: Tensor,
-    ids: Tensor,
-    positions: Tensor,
-    keep_mask: Tensor | None,
+    table: Float[Tensor, "vocab d_model"],
+    position_table: Float[Tensor, "position d_model"],
+    ids: Int[Tensor, " token"],
+    positions: Int[Tensor, " token"],
+    keep_mask: Bool[Tensor, " token"] | None,
     dropout: float,
     zero_start: bool,
 ) -> Tensor:
@@ -46,14 +47,21 @@ def embed(
     return F.dropout(words + F.embedding(positions, position_table), dropout)
 
 
-def encoder_layer(layer: EncoderLayer, x: Tensor, starts: Tensor, longest: int) -> Tensor:
+def encoder_layer(
+    layer: EncoderLayer, x: Float[Tensor, "token d_model"], starts: Int[Tensor, " sequence_and_1"], longest: int
+) -> Tensor:
     """Computes `EncoderLayer.forward`."""
     x = layer.self_attention_norm(x, lambda y: _attend_to_itself(layer.self_attention, y, starts, longest, (-1, -1)))
     return cast(Tensor, layer.feed_forward_norm(x, lambda y: _feed_forward(layer.feed_forward, y)))
 
 
 def decoder_layer(
-    layer: DecoderLayer, x: Tensor, memory: Tensor, starts: Tensor, memory_starts: Tensor, longest: int
+    layer: DecoderLayer,
+    x: Float[Tensor, "tgt_token d_model"],
+    memory: Float[Tensor, "src_token d_model"],
+    starts: Int[Tensor, " sequence_and_1"],
+    memory_starts: Int[Tensor, " sequence_and_1"],
+    longest: int,
 ) -> Tensor:
     """Computes `DecoderLayer.forward`, the memory's keys and values included."""
     x = layer.self_attention_norm(x, lambda y: _attend_to_itself(layer.self_attention, y, starts, longest, (-1, 0)))
@@ -64,7 +72,11 @@ def decoder_layer(
 
 
 def _attend_to_itself(
-    attention: SelfAttention, x: Tensor, starts: Tensor, longest: int, window: tuple[int, int]
+    attention: SelfAttention,
+    x: Float[Tensor, "token d_model"],
+    starts: Int[Tensor, " sequence_and_1"],
+    longest: int,
+    window: tuple[int, int],
 ) -> Tensor:
     q, k, v = (_split_heads(part, attention.n_heads) for part in attention.qkv(x).split(attention.widths, dim=-1))
     mixed = varlen_attn(q, k, v, starts, starts, longest, longest, window_size=window)
@@ -72,7 +84,12 @@ def _attend_to_itself(
 
 
 def _attend_to_memory(
-    attention: CrossAttention, x: Tensor, memory: Tensor, starts: Tensor, memory_starts: Tensor, longest: int
+    attention: CrossAttention,
+    x: Float[Tensor, "tgt_token d_model"],
+    memory: Float[Tensor, "src_token d_model"],
+    starts: Int[Tensor, " sequence_and_1"],
+    memory_starts: Int[Tensor, " sequence_and_1"],
+    longest: int,
 ) -> Tensor:
     q = _split_heads(attention.q(x), attention.n_heads)
     k, v = (_split_heads(part, attention.n_heads) for part in attention.kv(memory).split(attention.widths, dim=-1))
@@ -80,13 +97,13 @@ def _attend_to_memory(
     return cast(Tensor, attention.out(cast(Tensor, mixed).flatten(1)))
 
 
-def _feed_forward(module: FeedForward, x: Tensor) -> Tensor:
+def _feed_forward(module: FeedForward, x: Float[Tensor, "token d_model"]) -> Tensor:
     if module.activation != "relu":
         return cast(Tensor, module(x))
     return cast(Tensor, module.outer(relu_product(x, module.inner.weight, module.inner.bias)))
 
 
-def _split_heads(x: Tensor, n_heads: int) -> Tensor:
+def _split_heads(x: Float[Tensor, "token head_width"], n_heads: int) -> Tensor:
     return x.unflatten(-1, (n_heads, -1))
 
 
@@ -109,6 +126,6 @@ def _region(function: Region, compiler: Any) -> Region:
     return cast(Region, torch.compile(function, fullgraph=True, backend=compiler))
 
 
-def final_norm(norm: nn.Module, x: Tensor) -> Tensor:
+def final_norm(norm: nn.Module, x: Float[Tensor, "token d_model"]) -> Tensor:
     """A stack's last normalization, which only pre-norm has."""
     return cast(Tensor, norm(x))

@@ -22,24 +22,30 @@ def relu_product(
     return product
 
 
-def _on_gpu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+def _on_gpu(
+    x: Float[Tensor, "token d_model"], weight: Float[Tensor, "d_ff d_model"], bias: Float[Tensor, " d_ff"]
+) -> Tensor:
     return torch._addmm_activation(bias, x, weight.t())
 
 
-def _elsewhere(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+def _elsewhere(
+    x: Float[Tensor, "token d_model"], weight: Float[Tensor, "d_ff d_model"], bias: Float[Tensor, " d_ff"]
+) -> Tensor:
     return torch.addmm(bias, x, weight.t()).relu_()
 
 
-def _without_numbers(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+def _without_numbers(
+    x: Float[Tensor, "token d_model"], weight: Float[Tensor, "d_ff d_model"], bias: Float[Tensor, " d_ff"]
+) -> Tensor:
     return x.new_empty(x.shape[0], weight.shape[0])
 
 
-def _keep(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+def _keep(ctx: Any, inputs: tuple[Tensor, ...], output: Float[Tensor, "token d_ff"]) -> None:
     x, weight, _ = inputs
     ctx.save_for_backward(x, weight, output)
 
 
-def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _backward(ctx: Any, grad: Float[Tensor, "token d_ff"]) -> tuple[Tensor, Tensor, Tensor]:
     x, weight, output = ctx.saved_tensors
     grad = torch.where(output > 0, grad, 0)
     return grad @ weight, grad.t() @ x, grad.sum(0)
