@@ -64,7 +64,10 @@ LINES = "".join(f"line {i}\n" for i in range(20))
         ("train --src text.en --tgt text.de --set model.positions=rope", "'sinusoid-t2t' or 'learned'"),
         ("train --src text.en --tgt text.de --set training.weight_decay=0.1", "there is no weight decay"),
         ("train --src text.en --tgt text.de --set training.optimizer=sgd", "training.adam_beta1"),
-        ("train --src text.en --tgt text.de --set training.checkpoint_every=900", '"900 steps"'),
+        (
+            "train --src text.en --tgt text.de --set training.checkpoint_every=900",
+            'steps, epochs, minutes, as "900 steps"',
+        ),
         ("evaluate M text.en text.de", "heed evaluate M --src text.en --ref text.de"),
         ("evaluate text.de text.en", "heed evaluate --hyp text.de --ref text.en"),
         ("score M text.en text.de", "heed score M --src text.en --tgt text.de"),

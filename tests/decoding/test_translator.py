@@ -130,6 +130,13 @@ def test_a_very_long_line_is_translated_in_pieces_and_reported(number_tokenizer)
     ]
 
 
+def test_a_model_that_repeats_itself_is_not_told_to_go_on_longer(number_tokenizer):
+    lines: list[str] = []
+    model = random_model(len(number_tokenizer))
+    Translator(model, number_tokenizer, DecodingSettings(beam_size=1), report=lines.append).translate("one")
+    assert lines[-1].endswith("They repeat themselves: the model has learned too little, or knows no such text.")
+
+
 def test_given_targets_are_scored_alike_alone_and_together(translator):
     sources, targets = ["eighty-seven", "one", "two hundred"], ["siebenundachtzig", "", "zweihundert"]
     together = translator.log_probs(sources, targets)

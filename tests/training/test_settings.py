@@ -92,3 +92,12 @@ def test_a_falling_schedule_that_may_be_cut_short_is_remarked_on():
     ):
         found = TrainingSettings(**falling | changes).cut_schedule(n_steps)
         assert remark in found and bool(found) == bool(remark)
+
+
+def test_patience_cannot_run_out_before_so_many_validations():
+    def steps(every: str, **other) -> float | None:
+        settings = TrainingSettings(checkpoint_every=every, patience=10, **other)
+        return settings.patient_steps(epoch_steps=7, step_seconds=0.5)
+
+    assert (steps("30 steps"), steps("2 epochs"), steps("1 minute")) == (300, 140, 1200)
+    assert TrainingSettings().patient_steps(epoch_steps=7, step_seconds=0.5) is None

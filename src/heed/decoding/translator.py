@@ -39,6 +39,7 @@ from heed.text.prefix import NO_PREFIX, Prefix
 from heed.text.printable import printable
 from heed.text.tokenizer_kinds import AnyTokenizer
 
+REPEATED = 20  # tokens at the end of a translation: of a quarter as many kinds, they are a repetition
 MAX_CANDIDATES = 100  # of minimum Bayes risk: each is compared with each
 
 
@@ -228,6 +229,7 @@ class Translator(PickledByValue):
         prefixes = LinePrefixes(prefix, texts, self.prefix, name=prefixes_name)
         line_numbers, results_numbers = itertools.count(1), itertools.count(1)
         unread, cut_off, blank = Mentions(), Mentions(), Mentions()
+        n_repeating = 0  # of those that are cut off
 
         def sources_of(lines: list[str]) -> Iterator[list[Source]]:
             for line, pieces in zip(lines, self.pieces(lines), strict=True):
@@ -271,6 +273,7 @@ class Translator(PickledByValue):
                 translation = without_blank(self.joined(text, [ranked for _, ranked in sorted(others)])) or translation
             if not translation.ended:
                 cut_off.add(name(number, text))
+                n_repeating += _is_repetition(translation.tokens) and not _is_repetition(text.split())
             n_short += len(results) == 1 and len(translation.alternatives) < n_best
             yield translation
         # What the user should know of all texts together.
@@ -284,6 +287,8 @@ class Translator(PickledByValue):
             self.report(f"The best translation of {blank} is empty: the next best one, or the text itself, was taken.")
         if cut_off:
             advice = limits_to_raise(self.settings)
+            if n_repeating:  # a higher limit would only give more of it
+                advice = "They repeat themselves: the model has learned too little, or knows no such text."
             self.report(f"Cut off, as they reached the longest length that is allowed: {cut_off}. {advice}")
 
     def _unknown_text(self, text: str) -> str:
@@ -499,6 +504,10 @@ def without_blank(translation: Translation) -> Translation | None:
     """The best of its alternatives that is not blank, with the others that are not; None if there is none."""
     found = tuple(one for one in translation.alternatives or (translation,) if not is_blank(one.text))
     return replace(found[0], alternatives=found, n_pieces=translation.n_pieces, is_best=False) if found else None
+
+
+def _is_repetition(tokens: Sequence[str]) -> bool:
+    return len(tokens) >= REPEATED and len(set(tokens[-REPEATED:])) <= REPEATED // 4
 
 
 def _n_characters(text: str) -> int:

@@ -226,6 +226,8 @@ def _averaged_and_scored(
                 _, on_dev = average_best(
                     run, context.task, files.dev, settings=settings, report=report, card=card, logbook=logbook
                 )
+                title = read_config(run / "model").card.trained_on[KEPT].partition(",")[0]
+                title = "average" if title.startswith("average") else f"kept, {title}"
             elif settings.keep_better:
                 title = average_better(run, settings, measure, report=report, card=card, logbook=logbook)
             else:

@@ -48,8 +48,8 @@ class Limits:
             return f"no {number} in {settings.patience} validations"
         return ""
 
-    def steps_left(self, epoch_batches: int) -> float:
-        """Steps until the first limit, as far as it can be predicted."""
+    def steps_left(self, epoch_batches: int) -> tuple[float, float]:
+        """The fewest and the most steps until the end, as far as they can be predicted; patience makes them differ."""
         settings, state = self._settings, self._state
         left = float(settings.max_steps - state.step)
         if settings.max_epochs is not None:
@@ -57,7 +57,13 @@ class Limits:
             left = min(left, state.step / max(done, 1e-9) * (settings.max_epochs - done))
         if settings.max_minutes is not None:
             left = min(left, (settings.max_minutes * 60 / max(state.seconds, 1e-9) - 1) * state.step)
-        return max(0.0, left)
+        most = max(0.0, left)
+        least = settings.patient_steps(
+            epoch_steps=epoch_batches,
+            step_seconds=state.seconds / max(1, state.step),
+            validations=state.validations_since_best,
+        )
+        return (most if least is None else min(most, max(0, self.patient_after - state.step) + least)), most
 
     def _clock(self) -> float:
         """How far the run is, in the unit of `checkpoint_every`."""

@@ -62,8 +62,9 @@ class Progress:
             tgt_tokens_per_second=speed,
             epoch=state.epoch + 1,
         )
-        seconds_left = self._limits.steps_left(epoch_batches) * state.window_seconds / max(1, state.window_steps)
+        step_seconds = state.window_seconds / max(1, state.window_steps)
+        times = [duration(steps * step_seconds) for steps in self._limits.steps_left(epoch_batches)]
         self._logbook.report(
             f"step {state.step:,}/{self._limits.max_steps:,}  epoch {state.epoch + 1}  loss {loss:.3f}  "
-            f"ppl {short(perplexity, 2)}  lr {rate:.2e}  {speed:,.0f} tok/s  {duration(seconds_left)} left"
+            f"ppl {short(perplexity, 2)}  lr {rate:.2e}  {speed:,.0f} tok/s  {' to '.join(dict.fromkeys(times))} left"
         )

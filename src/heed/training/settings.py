@@ -123,8 +123,9 @@ class TrainingSettings(ScheduleSettings):
         units = get_args(IntervalUnit)
         if unit not in units or not 0 < amount <= MAX_COUNT:
             number = number if number.isdecimal() and number.strip("0") else "10"
-            named = [f'"{cut(number, 9)} {each}"' for each in units]
-            raise ValueError(f"checkpoint_every = {shown(value)}: write {', '.join(named[:-1])} or {named[-1]}")
+            raise ValueError(
+                f'checkpoint_every = {shown(value)}: write a number and {", ".join(units)}, as "{cut(number, 9)} steps"'
+            )
         return f"{number} {unit}"
 
     @field_validator("average_last", mode="before")
@@ -212,6 +213,17 @@ class TrainingSettings(ScheduleSettings):
     def micro_tokens(self, of_device: int) -> int:
         """Tokens a side of a micro-batch whose passes together hold `micro_batch_tokens`, or if not set `of_device`."""
         return max(1, (self.micro_batch_tokens or of_device) // self.n_passes)
+
+    def patient_steps(self, *, epoch_steps: float, step_seconds: float, validations: int = 0) -> float | None:
+        """The fewest steps in which patience can run out, after this many validations without a better one.
+
+        From the first step on, or the first that patience counts; None without patience.
+        """
+        if self.patience is None:
+            return None
+        amount, unit = self.checkpoint_interval
+        steps = {"steps": 1.0, "epochs": epoch_steps, "minutes": 60 / max(step_seconds, 1e-9)}[unit]
+        return max(0, self.patience - validations) * amount * steps
 
     @property
     def checkpoint_interval(self) -> tuple[float, IntervalUnit]:

@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 
 def test_equations_are_one_file_with_tables_and_plots(heed, tmp_path):
     done = heed("paper", "equations", "--out", "page.html", cwd=tmp_path)
-    assert done.returncode == 0 and "Wrote page.html." in done.stderr and not done.stdout
+    assert done.returncode == 0 and "Wrote page.html\n" in done.stderr and not done.stdout
     assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
     text = (tmp_path / "page.html").read_text()
     HTMLParser().feed(text)

@@ -25,7 +25,7 @@ from heed.runtime.python_process import python_command, python_environment
 
 SHAPES = ("multi30k-en-de", "wmt14-en-de-base", "wmt14-en-de-big")  # recipes whose models differ in width
 WORKERS_OF = "multi30k-en-de"
-EXTRAS = ("serve", "exchange", "plots", "tensorboard")
+EXTRAS = ("serve", "exchange", "plots", "tensorboard", "cluster")
 
 # Makes both libraries say in their own words which code they chose: they do when they first multiply.
 _LIBRARIES_CHOICE = """

@@ -18,6 +18,7 @@ class Forecast:
 
     parameters: int
     n_steps: int
+    least_steps: int  # from which on patience can end it
     step_seconds: float
     hours: float
     target_tokens_per_second: float
@@ -47,6 +48,7 @@ def forecast(arch: Architecture, settings: TrainingSettings, *, vocab_size: int,
     return Forecast(
         parameters=speed.parameters,
         n_steps=n_steps,
+        least_steps=min(n_steps, _least_steps(settings, speed, n_pairs) or n_steps),
         step_seconds=speed.step_seconds,
         hours=n_steps * speed.step_seconds / 3600,
         target_tokens_per_second=speed.target_tokens_per_second,
@@ -62,8 +64,20 @@ def _n_steps(settings: TrainingSettings, speed: TrainingSpeed, n_pairs: int | No
     """Steps until the first of the run's limits."""
     limits = [settings.max_steps]
     if settings.max_epochs is not None and n_pairs is not None:
-        tokens_per_step = speed.target_tokens_per_second * speed.step_seconds
-        limits.append(settings.max_epochs * math.ceil(n_pairs * MEAN_LENGTH / tokens_per_step))
+        limits.append(settings.max_epochs * _epoch_steps(speed, n_pairs))
     if settings.max_minutes is not None:
         limits.append(math.ceil(settings.max_minutes * 60 / speed.step_seconds))
     return min(limits)
+
+
+def _least_steps(settings: TrainingSettings, speed: TrainingSpeed, n_pairs: int | None) -> int | None:
+    """The step from which on patience can end the run; None without patience, or if an epoch's length is not known."""
+    if settings.checkpoint_interval[1] == "epochs" and n_pairs is None:
+        return None
+    epoch_steps = _epoch_steps(speed, n_pairs or 1)
+    least = settings.patient_steps(epoch_steps=epoch_steps, step_seconds=speed.step_seconds)
+    return None if least is None else math.ceil(settings.warmup_steps + least)
+
+
+def _epoch_steps(speed: TrainingSpeed, n_pairs: int) -> int:
+    return math.ceil(n_pairs * MEAN_LENGTH / (speed.target_tokens_per_second * speed.step_seconds))

@@ -120,7 +120,7 @@ def compare(
             from heed.apps.visualization.comparison_page import write_comparison
 
             write_comparison(html, comparison, reference=str(ref))
-            say(f"Wrote {html}.")
+            say(f"Wrote {html}")
     finally:  # also if the page cannot be written, after all the work
         if as_json:
             print_json({"reference": str(ref), **asdict(comparison)})

@@ -107,7 +107,7 @@ def translate_file(
     )
     with whole_file(out) as temporary:
         temporary.write_bytes(translated)
-    say(f"Wrote {out}.")
+    say(f"Wrote {out}")
 
 
 def read_glossary(path: Path | None) -> dict[str, str]:

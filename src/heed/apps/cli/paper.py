@@ -285,4 +285,4 @@ def _show_page(page: Any, out: Path | None) -> None:
     if out is None:
         print(page.text, end="")
     else:
-        say(f"Wrote {page.write_html(out) if out.suffix == '.html' else page.write(out)}.")
+        say(f"Wrote {page.write_html(out) if out.suffix == '.html' else page.write(out)}")

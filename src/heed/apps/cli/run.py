@@ -13,7 +13,7 @@ from heed.apps.cli.terminal import JSON, Directory, Mirror, Overrides, print_jso
 from heed.config import cut
 from heed.errors import HeedError
 from heed.runtime.process_tuning import import_torch, import_torch_for_training
-from heed.runtime.progress import progress
+from heed.runtime.progress import duration, progress
 
 if TYPE_CHECKING:
     from heed.data.corpora.download import Corpora
@@ -204,6 +204,11 @@ def _dry_run(recipe: "Recipe", corpora: "Corpora", as_json: bool) -> None:
         f"{expected.n_steps:,} steps: {expected.hours:,.1f} hours, {expected.flops:.1e} floating-point operations of "
         "the model"
     )
+    if expected.least_steps < expected.n_steps:
+        print(
+            f"training.patience={recipe.training.patience} can end it from step {expected.least_steps:,} on, after "
+            f"{duration(expected.least_steps * expected.step_seconds)}: as soon as dev no longer improves."
+        )
     if n_teachers:
         print(f"Not included: {n_teachers} teacher(s), which come first, at up to this cost each; their translations.")
 

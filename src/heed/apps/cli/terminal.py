@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from heed.apps.cli.guesses import complete_recipe, complete_setting
-from heed.data.reading.lines import lines_of_standard_input
+from heed.data.reading.lines import count_lines_of_standard_input, lines_of_standard_input
 from heed.errors import HeedError
 from heed.runtime.progress import Task, progress
 from heed.text.printable import KEPT_IN_TEXT, is_hidden, printable
@@ -90,11 +90,14 @@ def print_text(text: str) -> None:
 
 @contextmanager
 def printing_progress(title: str, *, unit: str) -> Iterator[Task | None]:
-    """A task whose results are printed while it runs. At a terminal these show how far it is, and there is no task."""
+    """A task whose results are printed while it runs, of as many units as a file at standard input has lines.
+
+    At a terminal the results show how far it is, and there is no task.
+    """
     if sys.stdout.isatty():
         yield None
         return
-    with progress(title, unit=unit) as task:
+    with progress(title, total=count_lines_of_standard_input(), unit=unit) as task:
         yield task
 
 

@@ -180,12 +180,11 @@ def translate(
         return
     # Lines are read ahead by a thread, so that translations appear while the input is still open.
     lines = DeferredError(standard_input())
-    arriving = Arriving(lines, size=len)
     any_cut_off = False
     try:
         with printing_progress("Translating", unit="lines") as task:
             for translation in translator.stream(
-                arriving,
+                Arriving(lines, size=len),
                 n_best=n_best,
                 prefix=begins_with,
                 sampling=sampling,

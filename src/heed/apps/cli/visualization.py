@@ -87,7 +87,7 @@ def attention(
         choice |= {} if word is None else {"word": word + 1}
         fragment = "#" + "&".join(f"{key}={value}" for key, value in choice.items() if value)
     say(f"{traced.source} → {traced.target}")
-    say(f"Wrote {out}{fragment}.")
+    say(f"Wrote {out.resolve().as_uri() + fragment if fragment else out}")
 
 
 def _free_name(sentence: str) -> Path:
@@ -132,4 +132,4 @@ def plot(
             show(line)
     else:
         write_curves(out, curves)
-        say(f"Wrote {out}.")
+        say(f"Wrote {out}")

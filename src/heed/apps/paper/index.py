@@ -65,7 +65,7 @@ def write_all(
     pages.insert(0, (layers(), "types of layers: time and memory measured, exponents fitted, path lengths"))
     lines = ["# The paper, page by page", ""]
     for page, shows in pages:
-        report(f"Wrote {page.write(folder)}.")
+        report(f"Wrote {page.write(folder)}")
         lines.append(f"- [{page.name}]({page.name}.md): {shows}")
     missing = [*(line for page, _ in pages for line in page.missing), *missing]
     if missing:

@@ -6,6 +6,7 @@ and test sets and in text to translate, one ends the work, with its file and num
 
 import codecs
 import os
+import stat
 from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path, PurePath
@@ -108,6 +109,20 @@ def lines_of_standard_input() -> Iterator[str]:
         yield from decode_lines(iter(partial(os.read, 0, CHUNK_BYTES), b""), name=name)
     except OSError as error:
         raise HeedError(f"{name}: cannot be read ({error.strerror}).") from None
+
+
+def count_lines_of_standard_input() -> int | None:
+    """How many lines are still to be read, if it is a file; None for a pipe or a terminal. Nothing is read from it."""
+    try:
+        place, end = os.lseek(0, 0, os.SEEK_CUR), os.fstat(0).st_size
+        if not stat.S_ISREG(os.fstat(0).st_mode):
+            return None
+        last, n_lines = b"\n", 0
+        while place < end and (piece := os.pread(0, CHUNK_BYTES, place)):
+            place, n_lines, last = place + len(piece), n_lines + piece.count(b"\n"), piece[-1:]
+        return n_lines + (last != b"\n")
+    except (OSError, AttributeError):  # no standard input, or a system without pread
+        return None
 
 
 def decode_lines(pieces: Iterable[bytes], *, name: str) -> Iterator[str]:
