@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 from heed.data.batches.token_batches import Batches, Step
+from heed.errors import HeedError
 from heed.training.checkpoint import TrainState
 from heed.training.logbook import Logbook
 from heed.training.settings import TrainingSettings
@@ -58,14 +59,19 @@ class FaultCounter:
         )
 
 
-def no_way_back(settings: TrainingSettings, state: TrainState, n_rollbacks: int, *, has_dropout: bool) -> str:
-    """Why training cannot go on from this checkpoint after its n-th rollback; an empty string if it can."""
+def check_way_back(settings: TrainingSettings, state: TrainState, n_rollbacks: int, *, has_dropout: bool) -> None:
+    """HeedError if training cannot go on from this checkpoint after its n-th rollback."""
     if state.checkpoint_step < 0 and state.step == 0:
-        return "there is no checkpoint to go back to"
-    if not (settings.cutoff or has_dropout):
-        return (
+        why = "there is no checkpoint to go back to"
+    elif not (settings.cutoff or has_dropout):
+        why = (
             f"without dropout, the steps after the checkpoint at step {state.step:,}, which is unharmed, stay the same"
         )
-    if n_rollbacks > MAX_ROLLBACKS:
-        return f"going back to step {state.step:,} did not help; the checkpoint is unharmed"
-    return ""
+    elif n_rollbacks > MAX_ROLLBACKS:
+        why = f"going back to step {state.step:,} did not help; the checkpoint is unharmed"
+    else:
+        return
+    raise HeedError(
+        f"the loss was not finite {MAX_FAULTS} steps in a row, or the weights or dev's loss at a checkpoint, and "
+        f"{why}. Lower training.learning_rate_factor, or set training.clip_norm=1.0 or training.precision=fp32."
+    )

@@ -23,7 +23,7 @@ from heed.training.callbacks import NO_CALLBACKS, Callbacks
 from heed.training.checkpoint import Checkpoints, TrainState
 from heed.training.distributed import Workers
 from heed.training.divergence import MAX_DIVERGED, Diverged, DivergenceCheck
-from heed.training.faults import MAX_FAULTS, FaultCounter, NotFinite, PendingStep, no_way_back
+from heed.training.faults import FaultCounter, NotFinite, PendingStep, check_way_back
 from heed.training.limits import Limits
 from heed.training.logbook import Logbook, short
 from heed.training.memory_probe import MemoryProbe
@@ -80,13 +80,7 @@ def train(
     weights = MasterWeights(model, machine)
     optimizer = Adam(weights.masters.parameters(), settings)
     setup = _Setup(
-        weights,
-        optimizer,
-        settings,
-        machine,
-        workers,
-        checkpoints,
-        validate,
+        *(weights, optimizer, settings, machine, workers, checkpoints, validate),
         unigram_loss=unigram_loss,
         stages=stages,
         is_trained=is_trained,
@@ -94,12 +88,7 @@ def train(
     # Workers may have different amounts of memory, but all must plan the same batches.
     wanted_micro_tokens = workers.broadcast(batches.micro_tokens)
     state = _restore(setup, wanted_micro_tokens)
-    if state.step:
-        report(f"Resumed from step {state.step:,} (epoch {state.epoch + 1}).")
-    if state.best_by != settings.best_by:
-        if state.step:
-            report(f"The best checkpoint is now chosen by {settings.best_by}, among those from here on.")
-        state.rank_anew(settings)
+    _begin_or_resume(state, settings, report)
     # Once unless losses stop being finite: then again, from the newest checkpoint with another dropout seed.
     n_rollbacks = 0
     while True:
@@ -123,12 +112,7 @@ def train(
         state = _restore(setup, wanted_micro_tokens)
         # A checkpoint that keeps leading to the same end is no way back.
         n_rollbacks = n_rollbacks + 1 if state.step == start_step else 1
-        if why := no_way_back(settings, state, n_rollbacks, has_dropout=model.arch.has_dropout):
-            raise HeedError(
-                f"the loss was not finite {MAX_FAULTS} steps in a row, or the weights or dev's loss at a checkpoint, "
-                f"and {why}. Lower training.learning_rate_factor, or set training.clip_norm=1.0 or "
-                "training.precision=fp32."
-            )
+        check_way_back(settings, state, n_rollbacks, has_dropout=model.arch.has_dropout)
         state.rollbacks += n_rollbacks
         report(f"Going back to step {state.step:,}, continuing with a new dropout seed.")
 
@@ -157,6 +141,15 @@ def _restore(setup: _Setup, wanted_micro_tokens: int) -> TrainState:
     setup.workers.broadcast_parameters(setup.weights.masters)  # their seeds or files may differ
     setup.weights.copy_to_compute()
     return state
+
+
+def _begin_or_resume(state: TrainState, settings: TrainingSettings, report: Callable[[str], None]) -> None:
+    if state.step:
+        report(f"Resumed from step {state.step:,} (epoch {state.epoch + 1}).")
+    if state.best_by != settings.best_by:
+        if state.step:
+            report(f"The best checkpoint is now chosen by {settings.best_by}, among those from here on.")
+        state.rank_anew(settings)
 
 
 def _fit_into_memory(setup: _Setup, batches: Batches, state: TrainState, report: Callable[[str], None]) -> Batches:
