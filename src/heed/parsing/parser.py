@@ -271,7 +271,7 @@ class Parser(PickledByValue):
             if not self._symbol_ids.intersection(best.ids):
                 raise ValueError("no symbol")
             symbols = self.tokenizer.decode(best.ids).split(" ")
-            tree = restore(words, symbols, tags, self._lexicon.form, self.linearisation.order)
+            tree = restore(words, symbols, tags, form=self._lexicon.form, order=self.linearisation.order)
         except ValueError:
             tree = None
         n_symbols = len(best.ids) + best.ended

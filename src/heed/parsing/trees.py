@@ -355,6 +355,7 @@ def restore(
     words: Sequence[str],
     symbols: Sequence[str],
     tags: Sequence[str] | None = None,
+    *,
     form: Callable[[str], str] = plain,
     order: Order = "top-down",
 ) -> Tree:

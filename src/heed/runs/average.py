@@ -141,7 +141,7 @@ def average_best(
 
     # Equal scores happen on small dev sets, hence the further ranks; of each, more is better.
     steps = counted(candidates, "Scoring averages on dev", total=len(candidates), unit="averages")
-    evaluations = [_evaluate(candidate, task, dev, out, card, report) for candidate in steps]
+    evaluations = [_evaluate(candidate, task, dev, out=out, card=card, report=report) for candidate in steps]
     ranks = [
         (evaluation.scores[task.ranked_by].value, -(evaluation.perplexity or 0.0), len(candidate.folders))
         for candidate, evaluation in zip(candidates, evaluations, strict=True)
@@ -228,7 +228,7 @@ def _numbers_on_dev(
 
 
 def _evaluate(
-    candidate: _Candidate, task: Task, dev: FilePair, out: Path, card: ModelCard, report: Report
+    candidate: _Candidate, task: Task, dev: FilePair, *, out: Path, card: ModelCard, report: Report
 ) -> Evaluation:
     """Scores of a candidate on dev. Its folder lies beside `out` meanwhile.
 
