@@ -27,14 +27,22 @@ def main() -> None:
     arguments = parser.parse_args()
     tune_process()
     import_torch_for_training()
-    from heed.apps.bench.training import peak_memory, preset_shape, training_profile
+    from torch.profiler import ProfilerActivity, profile
+
+    from heed.apps.bench.training import peak_memory, preset_shape, training_loop
     from heed.runtime.device import choose_machine
+    from heed.training.distributed import ALONE
 
     arch, settings, vocab_size = preset_shape(
         arguments.preset, vocab_size=arguments.vocab, batch_tokens=arguments.tokens, precision="auto"
     )
     machine, started = choose_machine(settings.precision), perf_counter()
-    record = training_profile(arch, settings, vocab_size=vocab_size, n_steps=arguments.steps)
+    activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (machine.device.type == "cuda")
+    record = profile(activities=activities)
+    with training_loop(arch, settings, vocab_size, machine, ALONE) as loop:
+        loop.run(min(arguments.steps, loop.n_batches))  # not recorded
+        with record:
+            loop.run(arguments.steps)
     on_gpu = machine.device.type == "cuda"
     kernels = [event for event in record.events() if event.device_type.name == "CUDA"]
 

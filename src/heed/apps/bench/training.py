@@ -13,7 +13,6 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from torch.profiler import ProfilerActivity, profile
 
 from heed.apps.bench.inputs import MAX_LENGTH, SPECIAL, random_corpus, shape_of
 from heed.backends.choice import backend_for
@@ -103,7 +102,7 @@ def training_speed(
     """
     # The warm-up also tells how many steps fill a window.
     machine = choose_machine(settings.precision, device=device)
-    with _training_loop(arch, settings, vocab_size, machine, workers) as loop:
+    with training_loop(arch, settings, vocab_size, machine, workers) as loop:
         n_steps = loop.warm_up()
         windows = [loop.run(n_steps) for _ in range(n_windows)]
         loop.end()
@@ -145,31 +144,18 @@ def join_training_speed(
 ) -> None:
     """Runs the same steps as the first worker, until it ends."""
     machine = choose_machine(settings.precision, device=device)
-    with _training_loop(arch, settings, vocab_size, machine, workers) as loop:
+    with training_loop(arch, settings, vocab_size, machine, workers) as loop:
         loop.follow()
 
 
-def training_profile(
-    arch: Architecture, settings: TrainingSettings, *, vocab_size: int, n_steps: int, device: str | None = None
-) -> profile:
-    """torch.profiler's record of whole steps on random sentences, after some that are not recorded."""
-    machine = choose_machine(settings.precision, device=device)
-    activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (machine.device.type == "cuda")
-    with _training_loop(arch, settings, vocab_size, machine, ALONE) as loop:
-        loop.run(min(n_steps, loop.n_batches))
-        record = profile(activities=activities)
-        with record:
-            loop.run(n_steps)
-    return record
-
-
 @contextmanager
-def _training_loop(
+def training_loop(
     arch: Architecture, settings: TrainingSettings, vocab_size: int, machine: Machine, workers: Workers
-) -> Iterator["_TrainingLoop"]:
+) -> Iterator["TrainingLoop"]:
+    """Steps on random sentences, of this process and the workers that train with it."""
     torch.manual_seed(settings.seed)
     with tempfile.TemporaryDirectory() as folder:
-        yield _TrainingLoop(arch, settings, vocab_size, machine, workers, Path(folder) / "corpus")
+        yield TrainingLoop(arch, settings, vocab_size, machine, workers, Path(folder) / "corpus")
 
 
 @dataclass(frozen=True)
@@ -180,7 +166,7 @@ class _Window:
     n_micro_batches: int
 
 
-class _TrainingLoop:
+class TrainingLoop:
     """A model that is trained on random sentences, epoch after epoch. The corpus must outlive it."""
 
     def __init__(
