@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 from tests.data.conftest import sha256, tar_of, zip_of
 
-from heed.data.corpora.download import Corpora, Member, Remote, Store, fetch, sgm_lines
+from heed.data.corpora.download import Corpora, Remote, Store, fetch, sgm_lines
 from heed.data.reading.pairs import read_pairs
 from heed.errors import HeedError
 
@@ -147,15 +147,15 @@ def test_members_of_an_archive_become_plain_text(server, tmp_path, reports, name
     server.files[f"/{name}"] = packed
     archive = Remote(name=name, address=f"{server.address}/{name}", sha256=sha256(packed), is_archive=True)
     place = store(tmp_path, reports)
-    assert place.member(Member(archive=archive, path="dev/test-src.de.sgm")).read_bytes() == b"Tom & Anna\ntwo\n"
-    assert place.member(Member(archive=archive, path="training/corpus.de")).read_bytes() == TEXT
-    assert place.member(Member(archive=archive, path="giga.fr.gz")).read_bytes() == TEXT
+    assert place.member(archive, "dev/test-src.de.sgm").read_bytes() == b"Tom & Anna\ntwo\n"
+    assert place.member(archive, "training/corpus.de").read_bytes() == TEXT
+    assert place.member(archive, "giga.fr.gz").read_bytes() == TEXT
     assert len(server.requests) == 1
     with pytest.raises(HeedError, match="has no member nothing"):
-        place.member(Member(archive=archive, path="nothing"))
+        place.member(archive, "nothing")
     (tmp_path / "corpora" / name).write_bytes(packed[:500])
     with pytest.raises(HeedError, match="altered since it was fetched"):
-        place.member(Member(archive=archive, path="training/other"))
+        place.member(archive, "training/other")
 
 
 def test_sgm_keeps_only_segments():
@@ -189,7 +189,7 @@ def test_an_archive_with_a_flipped_byte_is_refused_or_unpacked(tmp_path, reports
     for damaged in flipped(packed, 101):
         (tmp_path / "mirror" / name).write_bytes(damaged)
         try:
-            place.member(Member(archive=archive, path="giga.fr.gz")).unlink()
+            place.member(archive, "giga.fr.gz").unlink()
         except HeedError as error:
             assert "damaged archive" in str(error) or "has no member" in str(error)
             refused += 1
@@ -260,7 +260,7 @@ def test_what_is_no_regular_file_is_never_read(server, tmp_path, reports, name, 
     place.folder.mkdir(exist_ok=True)
     make(place.folder / name)
     with pytest.raises(HeedError, match=f"{name}: not a regular file"):
-        place.member(Member(archive=wanted, path=f"training/{name}")) if name == "corpus.de" else place.text(wanted)
+        place.member(wanted, f"training/{name}") if name == "corpus.de" else place.text(wanted)
 
 
 def test_a_test_set_that_is_not_utf8_is_named_with_its_line(server, tmp_path, reports):
@@ -268,7 +268,7 @@ def test_a_test_set_that_is_not_utf8_is_named_with_its_line(server, tmp_path, re
     server.files["/dev.tgz"] = packed
     archive = Remote(name="dev.tgz", address=f"{server.address}/dev.tgz", sha256=sha256(packed), is_archive=True)
     with pytest.raises(HeedError, match=r"dev.tgz: dev/test.sgm, line 2: byte 9 \(0xf6\) is not UTF-8"):
-        store(tmp_path, reports).member(Member(archive=archive, path="dev/test.sgm"))
+        store(tmp_path, reports).member(archive, "dev/test.sgm")
     assert not (tmp_path / "corpora" / "test").exists()
 
 

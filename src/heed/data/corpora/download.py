@@ -53,10 +53,6 @@ ARCHIVE_FAULTS = (
 NETWORK_FAULTS = (urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError)
 
 
-def _no_report(line: str) -> None:
-    """For whoever wants to hear nothing."""
-
-
 @dataclass(frozen=True)
 class Corpora:
     """Where named corpora and treebanks are, where they come from, and who is told.
@@ -68,7 +64,7 @@ class Corpora:
 
     folder: Path = Path("corpora")
     mirror: str | None = None
-    report: Report = _no_report
+    report: Report = lambda line: None
 
     def without_reports(self) -> "Corpora":
         """The same corpora, of which nothing is said."""
@@ -120,7 +116,7 @@ def _file(store: "Store", corpus: Corpus, text: Text) -> Path:
     assert text.archive is not None and text.member is not None  # Text checks it
     archive = corpus.settings.archives[text.archive]
     remote = Remote(name=file_of_url(archive.url), address=archive.url, sha256=archive.sha256, is_archive=True)
-    return store.member(Member(archive=remote, path=text.member))
+    return store.member(remote, text.member)
 
 
 def local_file(folder: Path, text: Text) -> Path:
@@ -148,14 +144,6 @@ class Remote:
     sha256: str | None  # None where nobody published one: then the first download's hash is kept and checked
     is_archive: bool = False
     git_blob: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Member:
-    """A text in an archive; SGM is turned into plain lines, .gz unzipped."""
-
-    archive: Remote
-    path: str
 
 
 class NotHere(HeedError):
@@ -209,25 +197,24 @@ class Store:
         """The path of a file that is kept as it was published."""
         return self._download(remote, self.folder / remote.name)
 
-    def member(self, member: Member) -> Path:
-        """The path of a plain text file out of an archive, unpacked once."""
-        name = Path(member.path).name
-        target = self.folder / file_of_member(member.path)
+    def member(self, archive: Remote, member: str) -> Path:
+        """The path of a plain text file out of an archive, unpacked once: SGM becomes plain lines, .gz is unzipped."""
+        target = self.folder / file_of_member(member)
         if not _is_there(target):
-            path = self._in_mirror(member.archive.name)
+            path = self._in_mirror(archive.name)
             if path is not None:
-                self._verify(path, member.archive)
+                self._verify(path, archive)
             elif self._mirror_folder is not None:
-                raise HeedError(f"--mirror {self._mirror_folder}: {member.archive.name} is not there.")
+                raise HeedError(f"--mirror {self._mirror_folder}: {archive.name} is not there.")
             else:
-                path = self._download(member.archive, self.folder / member.archive.name)
+                path = self._download(archive, self.folder / archive.name)
             if not self._fetching:
                 raise NotHere(f"{target}: still to be unpacked from {path}.")
             with locked(self.folder, wait=math.inf):  # nobody else writes here meanwhile
                 remove_unfinished(self.folder)
                 if not _is_there(target):
-                    self._report(f"Unpacking {name} from {path.name}.")
-                    _unpack(path, member.path, target)
+                    self._report(f"Unpacking {Path(member).name} from {path.name}.")
+                    _unpack(path, member, target)
         return target
 
     def _in_mirror(self, name: str) -> Path | None:
@@ -395,16 +382,13 @@ def _read_hash(marker: Path) -> bytes:
 
 
 def _sha256(path: Path, *, unzip: bool) -> str:
-    digest = hashlib.sha256()
     try:
         with gzip.open(path, "rb") if unzip else path.open("rb") as file:
-            while block := file.read(1 << 20):
-                digest.update(block)
+            return hashlib.file_digest(file, "sha256").hexdigest()
     except (EOFError, gzip.BadGzipFile, zlib.error):
         return "of a damaged gzip file"
     except OSError as error:
         raise HeedError(f"{path}: cannot be read ({error.strerror}).") from None
-    return digest.hexdigest()
 
 
 def _git_blob(path: Path) -> str:

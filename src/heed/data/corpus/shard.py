@@ -67,7 +67,7 @@ class ParallelCorpus:
             if len(self._offsets["tgt"]) != len(self._offsets["src"]):
                 raise HeedError(f"{len(self._offsets['tgt']) - 1:,} targets, {len(self):,} sources.")
             if verify:
-                self._lines  # noqa: B018  # reads and checks them
+                self.lines  # noqa: B018  # reads and checks them
             found = {"dtype": dtype.name, "n_pairs": len(self)}
             found |= {f"n_{side}_tokens": len(self._ids[side]) for side in SIDES}
             if facts != found:
@@ -100,7 +100,7 @@ class ParallelCorpus:
 
     def lines_of(self, rows: NDArray[Any]) -> NDArray[Any]:
         """The lines of these rows."""
-        lines: NDArray[Any] = self._lines[rows]
+        lines: NDArray[Any] = self.lines[rows]
         return lines
 
     def counts(self, side: str, *, vocab_size: int) -> NDArray[np.int64]:
@@ -125,16 +125,12 @@ class ParallelCorpus:
             return False  # the folder has gone, but open files stay
 
     @cached_property
-    def _lines(self) -> NDArray[np.unsignedinteger]:
+    def lines(self) -> NDArray[np.unsignedinteger]:
+        """The line of each pair in its text files, counted from 1 through all of them."""
         lines = _array(self.folder / "lines.npy")
         if lines.shape != (len(self),) or lines.dtype.kind != "u":
             raise HeedError(f"lines.npy: {_describe(lines)}, expected unsigned integers, {len(self):,}.")
         return lines
-
-    @property
-    def lines(self) -> NDArray[np.unsignedinteger]:
-        """The line of each pair in its text files, counted from 1 through all of them."""
-        return self._lines
 
     def place(self, line: int) -> tuple[str, int]:
         """The file in which one of `lines` stands, and its number there; without a file if that was not recorded."""
@@ -143,20 +139,20 @@ class ParallelCorpus:
     def first_rows(self) -> list[int]:
         """The first row of each of its text files, in their order, and the number of all rows."""
         ends = np.cumsum([n_lines for _, n_lines in self._texts])
-        return [0, *np.searchsorted(self._lines, ends, side="right").tolist()]
+        return [0, *np.searchsorted(self.lines, ends, side="right").tolist()]
 
     @property
     def longest(self) -> tuple[int, int]:
         """The ids of its longest side, and the line of that pair."""
         longer = np.maximum(*self.lengths)
         row = int(longer.argmax())
-        return int(longer[row]), int(self._lines[row])
+        return int(longer[row]), int(self.lines[row])
 
     def length_counts(self) -> NDArray[np.int64]:
         """(pair of lengths, 4): a source's ids, its target's, how many pairs have these, the first one's line."""
         src, tgt = (lengths.astype(np.int64) for lengths in self.lengths)
         both, first, n = np.unique(src << 32 | tgt, return_index=True, return_counts=True)
-        return np.stack([both >> 32, both & (2**32 - 1), n, self._lines[first].astype(np.int64)], axis=1)
+        return np.stack([both >> 32, both & (2**32 - 1), n, self.lines[first].astype(np.int64)], axis=1)
 
     @property
     def lengths(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:

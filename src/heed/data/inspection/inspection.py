@@ -244,20 +244,19 @@ def inspect_text(
     samples = {name: Sample() for name in spectra}
     suspicions, held_out = Suspicions(), HeldOut()
 
-    def training_place(place: tuple[int, int]) -> Place:
-        return Place(files.train[place[0]], place[1] + 1)
+    def placed(pairs: Iterable[tuple[tuple[int, int], Pair]]) -> Iterator[Placed]:
+        return ((Place(files.train[source], row + 1), pair) for (source, row), pair in pairs)
 
     def unreadable(place: tuple[int, int], fault: LineFault) -> None:
-        suspicions.add(f"line {UNREADABLE}", training_place(place), (str(fault), ""), side=0)
+        ((where, _),) = placed([(place, ("", ""))])
+        suspicions.add(f"line {UNREADABLE}", where, (str(fault), ""), side=0)
 
     def training_pairs() -> Iterator[Placed]:
-        for place, pair in text.pairs(on_fault=unreadable):
-            if not held_out.has(place[0], *pair):
-                yield training_place(place), pair
+        pairs = text.pairs(on_fault=unreadable)
+        return placed((place, pair) for place, pair in pairs if not held_out.has(place[0], *pair))
 
     def given_pairs() -> Iterator[Placed]:
-        for place, pair in text.pairs(files.n_given):
-            yield training_place(place), pair
+        return placed(text.pairs(files.n_given))
 
     lines_of_sets = {name: array("L") for name in files.evaluation_sets}
 

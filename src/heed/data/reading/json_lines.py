@@ -3,7 +3,7 @@
 import base64
 import json
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any
 
 from heed.config import shown
@@ -101,11 +101,11 @@ def _key_paths(record: dict[str, Any]) -> set[int]:
 def infer_schema(name: str) -> str:
     """Arrow's schema of the first rows of a file of JSON Lines, in base 64."""
     arrow = needed("pyarrow", "Parquet is written with")
-    reader, records = JsonReader(name), []
-    for rows in reader.read(Range(0, 0, INFERRED_ROWS), ends=True):
-        records += [rows.content[place] for place in rows.good]
-    reader.close()
-    paths = set[int]()
+    records, paths = [], set[int]()
+    with closing(JsonReader(name)) as reader:
+        for line in reader.lines(Range(0, 0, INFERRED_ROWS), ends=True):
+            with suppress(LineFault):
+                records += [row[0]] if (row := reader.row(line)) else []
     for record in records:
         paths |= _key_paths(record)
         if len(paths) > MAX_KEYS:

@@ -32,7 +32,7 @@ class LineReader(Reader):
         self._from_start = is_packed(name)
 
     def lines(self, rows: Range, *, side: int = 0, ends: bool = False) -> Iterator[bytes | None]:
-        """The lines of these rows, None in place of one that is too long. HeedError if there are fewer.
+        """The lines of these rows, None in place of one that is too long. HeedError if there are fewer, unless `ends`.
 
         side: which of the source's files this is.
         """
@@ -52,10 +52,10 @@ class LineReader(Reader):
         if self._row < rows.first + rows.rows and not ends:
             raise HeedError(f"{self._name}: ends at row {self._row:,}; it was longer when it was planned.")
 
-    def read(self, rows: Range, *, ends: bool = False) -> Iterator[Rows]:
+    def read(self, rows: Range) -> Iterator[Rows]:
         batch: list[bytes | None] = []
         n_bytes, first = 0, rows.first
-        for line in self.lines(rows, ends=ends):
+        for line in self.lines(rows):
             batch.append(line)
             n_bytes += len(line or b"")
             if len(batch) == BATCH_ROWS or n_bytes >= BATCH_BYTES:

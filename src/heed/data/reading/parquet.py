@@ -155,7 +155,7 @@ class ParquetReader(Reader):
         found = [_found(self._parquet.schema_arrow, column) for column in columns]
         self._paths = [one[0] if one else [column] for one, column in zip(found, columns, strict=True)]
 
-    def read(self, rows: Range, *, ends: bool = False) -> Iterator[Rows]:
+    def read(self, rows: Range) -> Iterator[Rows]:
         arrow = needed("pyarrow", "Parquet is read with")
         begin, end = 0, rows.first + rows.rows
         for group in range(self._parquet.num_row_groups):

@@ -67,8 +67,8 @@ class Reader(ABC):
     """Reads ranges of rows of one file."""
 
     @abstractmethod
-    def read(self, rows: Range, *, ends: bool = False) -> Iterator[Rows]:
-        """Rows in batches. HeedError if there are fewer, unless `ends`."""
+    def read(self, rows: Range) -> Iterator[Rows]:
+        """Rows in batches. HeedError if there are fewer."""
 
     @abstractmethod
     def close(self) -> None: ...
