@@ -5,6 +5,7 @@ A plan is made once, though many processes ask for it.
 
 import hashlib
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from heed.config import shown
 from heed.errors import HeedError
-from heed.leases.storage import Facts, facts, is_url, read_whole, write_whole
+from heed.leases.storage import Facts, facts, is_url, joined, read_whole, write_whole
 from heed.runtime.locks import locked
 from heed.runtime.manifest import sha256_of
 
@@ -116,7 +117,7 @@ class Examined(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(ABC):
     """Sources, each of files side by side, and the ranges of rows of each part."""
 
     sources: tuple[tuple[Input, ...], ...]
@@ -140,6 +141,14 @@ class Plan:
     def files(self) -> list[Input]:
         """Of all sources."""
         return list(chain(*self.sources))
+
+    @abstractmethod
+    def name_of(self, part: int) -> str:
+        """The name of a part, of its file or folder."""
+
+    def sidecar_of(self, folder: str, part: int) -> str:
+        """The sidecar of a part, in the folder of the parts."""
+        return f"{joined(folder, self.name_of(part))}.json"
 
     def files_of(self, part: int) -> list[Input]:
         """The files that a part is made of."""

@@ -11,32 +11,31 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict
 from importlib import import_module
 from typing import IO, Any, Protocol
 
 from heed.errors import HeedError, is_out_of_memory, place_of
-from heed.leases.plan import Input, InputWatch, StopAll
+from heed.leases.plan import InputWatch, Plan, StopAll
 from heed.leases.storage import is_passing, write_whole
 from heed.runtime.process_tuning import tune_process
 from heed.runtime.python_process import python_command
 
 
 class LeaseWorker(Protocol):
-    """Makes the parts of a plan."""
+    """Makes the parts of a plan in a folder."""
 
-    def inputs(self, part: int) -> Sequence[Input]:
-        """The files that a part is made of."""
+    @property
+    def plan(self) -> Plan: ...
+    @property
+    def folder(self) -> str: ...
 
     def done(self, part: int) -> dict[str, Any] | None:
         """What the sidecar of a part says; None unless the part is there and whole."""
 
     def make(self, part: int) -> dict[str, Any]:
         """Writes a part, whole or not at all; what its sidecar is to say."""
-
-    def sidecar(self, part: int) -> str:
-        """The name of a part's sidecar."""
 
     def close(self) -> None:
         """Closes the files that are open; the worker can be used again."""
@@ -68,11 +67,13 @@ class Attempts:
         said = worker.done(part)
         is_new = said is None
         if said is None:
-            inputs = worker.inputs(part)
+            inputs = worker.plan.files_of(part)
             self._watch.check(inputs)
             said = worker.make(part)
             self._watch.check(inputs)  # again: what was read must be what was planned
-            write_whole(worker.sidecar(part), json.dumps(said, indent=1, ensure_ascii=False) + "\n")
+            write_whole(
+                worker.plan.sidecar_of(worker.folder, part), json.dumps(said, indent=1, ensure_ascii=False) + "\n"
+            )
         return {"seconds": time.monotonic() - started, **said, "made": is_new}
 
     def attempt(self, part: int) -> dict[str, Any]:

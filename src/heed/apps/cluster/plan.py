@@ -328,7 +328,7 @@ def sidecar(out: str, plan: WorkPlan, part: int, *, thorough: bool = True) -> di
     thorough: compares the hash of the part; else only its size.
     """
     name = joined(out, plan.name_of(part))
-    said, found = read_sidecar(name + ".json", Sidecar), facts(name)
+    said, found = read_sidecar(plan.sidecar_of(out, part), Sidecar), facts(name)
     if (
         said is not None
         and found is not None

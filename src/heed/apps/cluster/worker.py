@@ -20,7 +20,7 @@ from heed.apps.documents.translation import Question
 from heed.data.reading.pairs import Sources
 from heed.data.reading.rows import Rows
 from heed.errors import HeedError
-from heed.leases.plan import Input, StopAll
+from heed.leases.plan import StopAll
 from heed.leases.storage import facts, joined, whole, write_whole
 from heed.text.alignment import Translated
 
@@ -65,14 +65,14 @@ class Worker:
         from heed.decoding.settings import DecodingSettings
         from heed.decoding.translator import Translator
 
-        self._out, self._loading = loading.out, loading
+        self.folder, self._loading = loading.out, loading
         plan = read_plan(loading.out)
         if plan is None:
             raise HeedError(f"{loading.out}: has no plan.json.")
         if manifest_hash(loading.model) != plan.work.manifest:
             raise HeedError(f"{loading.model}: another model than the plan's.")
         torch.set_num_threads(loading.threads)
-        self._plan, work = plan, plan.work
+        self.plan, work = plan, plan.work
         precision: Any = work.precision
         (model,) = load_models([loading.model], device=loading.device)
         # The plan's settings are all there are; `Translator.load` would refuse those without effect beside others.
@@ -89,17 +89,9 @@ class Worker:
         if loading.device != "cpu":
             self._instructions = torch.cuda.get_device_name(torch.device(loading.device))
 
-    def inputs(self, part: int) -> list[Input]:
-        """The files that a part is made of."""
-        return self._plan.files_of(part)
-
     def done(self, part: int) -> dict[str, Any] | None:
         """What the sidecar of a part says; None unless the part is there and whole."""
-        return sidecar(self._out, self._plan, part)
-
-    def sidecar(self, part: int) -> str:
-        """The name of a part's sidecar."""
-        return joined(self._out, self._plan.name_of(part)) + ".json"
+        return sidecar(self.folder, self.plan, part)
 
     def close(self) -> None:
         """Closes the input that is open."""
@@ -107,8 +99,8 @@ class Worker:
 
     def make(self, part: int) -> dict[str, Any]:
         """Writes a part, whole or not at all, and its list of bad rows; what its sidecar is to say."""
-        plan, started, used = self._plan, time.monotonic(), time.process_time()
-        name = joined(self._out, plan.name_of(part))
+        plan, started, used = self.plan, time.monotonic(), time.process_time()
+        name = joined(self.folder, plan.name_of(part))
         faults: list[dict[str, Any]] = []
         n_rows = n_blank = n_tokens = 0
         with whole(name) as path:
@@ -131,7 +123,7 @@ class Worker:
             said = {"bytes": path.stat().st_size, "hash": part_hash(str(path))}
         if faults:
             lines = "".join(json.dumps(fault, ensure_ascii=False) + "\n" for fault in faults)
-            write_whole(joined(self._out, plan.errors_of(part)), lines)
+            write_whole(joined(self.folder, plan.errors_of(part)), lines)
         found = facts(name)
         said = {
             "plan": plan.digest,
@@ -160,12 +152,12 @@ class Worker:
 
     def _results(self, part: int) -> Iterator[tuple[Rows, list[int], list[_Result]]]:
         """Batches of the part's rows, the places of those that are good, and what is added to each of these."""
-        batches = self._sources.read(self._plan.parts[part])
-        return self._translate_rows(batches, part) if self._plan.work.task == "translate" else self._score_rows(batches)
+        batches = self._sources.read(self.plan.parts[part])
+        return self._translate_rows(batches, part) if self.plan.work.task == "translate" else self._score_rows(batches)
 
     def _translate_rows(self, batches: Iterator[Rows], part: int) -> Iterator[tuple[Rows, list[int], list[_Result]]]:
         language, sampling = self._translator.languages[0], self._sampling(part)
-        make = partial(_Lines, language) if self._plan.work.split == "lines" else partial(_Items, splitter(language))
+        make = partial(_Lines, language) if self.plan.work.split == "lines" else partial(_Items, splitter(language))
         ahead: deque[tuple[Rows, list[int], list[_Lines | _Items]]] = deque()
 
         def sentences() -> Iterator[str]:
@@ -176,7 +168,7 @@ class Worker:
                 for one in texts:
                     yield from one.sentences
 
-        stream = self._translator.stream(sentences(), sampling=sampling, keep_words=self._plan.work.split == "items")
+        stream = self._translator.stream(sentences(), sampling=sampling, keep_words=self.plan.work.split == "items")
         following = next(stream, None)
         while ahead:  # the batch of the following translation is there, or all are
             rows, kept, texts = ahead.popleft()
@@ -195,9 +187,9 @@ class Worker:
         """How to draw, if not to search. By a seed of the part's own: draws depend on it and the line's number."""
         from heed.decoding.settings import SamplingSettings
 
-        if self._plan.work.sampling is None:
+        if self.plan.work.sampling is None:
             return None
-        settings = SamplingSettings(**self._plan.work.sampling)
+        settings = SamplingSettings(**self.plan.work.sampling)
         return settings.model_copy(update={"seed": (settings.seed + PART_SEED * part) % 2**63})
 
     def _score_rows(self, batches: Iterator[Rows]) -> Iterator[tuple[Rows, list[int], list[_Result]]]:

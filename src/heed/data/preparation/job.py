@@ -18,6 +18,7 @@ from heed.data.corpus.sharded import INDEX, ShardedCorpus, TrainingCorpus, write
 from heed.data.inspection.repetitions import all_repetitions
 from heed.data.preparation.encoding import Encoder, Tally, check_unknown, merged_unknown
 from heed.data.preparation.plan import (
+    COPIES,
     SHARD_PAIRS,
     SOURCES,
     ShardPlan,
@@ -28,7 +29,7 @@ from heed.data.preparation.plan import (
     write_plan,
 )
 from heed.data.preparation.rules import PairFilter
-from heed.data.preparation.shard import COPIES, ShardLoading, finished, shard_key, share_of_hashes
+from heed.data.preparation.shard import ShardLoading, finished, shard_key, share_of_hashes
 from heed.data.preparation.tags import in_shares, tag_ids
 from heed.data.preparation.vocabulary import TOKENIZER, given_or_kept_tokenizer, learn_tokenizer
 from heed.data.reading.dev_split import HeldOut

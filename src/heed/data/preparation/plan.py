@@ -44,6 +44,7 @@ SOURCES = "sources.json"  # in RUN/data: sizes, dates and hashes of the text fil
 MOST_JOINED = 10_000_000  # pairs of a corpus that becomes one shard
 SHARD_PAIRS = 1_000_000
 HASHES_AT_A_TIME = 2**22  # compared in one piece of work: 16 bytes each, and as much again to sort them
+COPIES = "copies"  # the folder of hashes and copies, which goes when the shards are there
 Kind = Literal["hashes", "copies", "shard"]
 
 
@@ -140,7 +141,12 @@ class ShardPlan(Plan):
     def name_of(self, part: int) -> str:
         """The name of a job's result."""
         job = self.job(part)
-        return f"{job.kind}-{job.number:05d}"
+        return f"{'' if job.kind == 'shard' else f'{COPIES}/'}{job.kind}-{job.number:05d}"
+
+    def files_of(self, part: int) -> list[Input]:
+        """The files that a job reads; those of copies are hashes."""
+        job = self.job(part)
+        return [] if job.kind == "copies" else super().files_of(job.number)
 
     @cached_property
     def digest(self) -> str:

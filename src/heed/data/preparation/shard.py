@@ -18,7 +18,7 @@ from heed.data.corpus.shard import write_corpus
 from heed.data.corpus.sharded import is_whole
 from heed.data.inspection.repetitions import EvaluationSets, Repetitions
 from heed.data.preparation.encoding import Encoder, Numbered, Tally
-from heed.data.preparation.plan import ShardPlan, read_plan
+from heed.data.preparation.plan import COPIES, ShardPlan, read_plan
 from heed.data.preparation.rules import COPY, HELD_OUT, PairFilter, hashes_of, later_copies
 from heed.data.preparation.vocabulary import TOKENIZER
 from heed.data.reading.dev_split import HeldOut, pair_hash
@@ -26,14 +26,13 @@ from heed.data.reading.lines import LineFault
 from heed.data.reading.pairs import UNREADABLE, Pair, Place, Sources, read_pairs
 from heed.data.reading.rows import Columns
 from heed.errors import HeedError
-from heed.leases.plan import Count, Input, read_sidecar
+from heed.leases.plan import Count, read_sidecar
 from heed.leases.storage import facts
 from heed.runtime.files import whole_file
 from heed.runtime.json_files import read_json
 from heed.runtime.manifest import MANIFEST, sha256_of
 from heed.text.tokenizer_kinds import load_tokenizer
 
-COPIES = "copies"  # the folder of hashes and copies, which goes when the shards are there
 SIDECAR = "3"  # the form of a shard's sidecar; those of another form are made again
 ESTIMATED_SHARE = 16  # with many shards, one in 16 hashes, the lowest, tells how many pairs are copies
 
@@ -56,11 +55,11 @@ class ShardWorker:
 
     def __init__(self, loading: ShardLoading):
         """HeedError if the folder has no plan."""
-        self._folder, self._threads = Path(loading.folder), loading.threads
-        plan = read_plan(self._folder)
+        self.folder, self._threads = loading.folder, loading.threads
+        plan = read_plan(Path(self.folder))
         if plan is None:
-            raise HeedError(f"{self._folder}: has no plan.json.")
-        self._plan = plan
+            raise HeedError(f"{self.folder}: has no plan.json.")
+        self.plan = plan
         self._sources = Sources(plan.names, Columns(plan.settings.columns))
         self._encoder: _Encoder | None = None
 
@@ -68,22 +67,13 @@ class ShardWorker:
         """Closes the file that is open."""
         self._sources.close()
 
-    def inputs(self, part: int) -> list[Input]:
-        """The files that a job reads."""
-        job = self._plan.job(part)
-        return [] if job.kind == "copies" else self._plan.files_of(job.number)
-
     def done(self, part: int) -> dict[str, Any] | None:
         """What the sidecar of a job says; None unless it is done."""
-        return finished(self._folder, self._plan, part)
-
-    def sidecar(self, part: int) -> str:
-        """The name of a job's sidecar."""
-        return str(sidecar_path(self._folder, self._plan, part))
+        return finished(Path(self.folder), self.plan, part)
 
     def make(self, part: int) -> dict[str, Any]:
         """Does a job; what its sidecar is to say."""
-        job = self._plan.job(part)
+        job = self.plan.job(part)
         match job.kind:
             case "hashes":
                 return self._hash(job.number)
@@ -91,11 +81,11 @@ class ShardWorker:
                 return self._find_copies(job.number)
             case "shard":
                 if self._encoder is None:
-                    self._encoder = _Encoder(self._plan, self._folder, self._threads)
+                    self._encoder = _Encoder(self.plan, Path(self.folder), self._threads)
                 return self._encoder.encode(job.number, self._pairs(job.number))
 
     def _pairs(self, shard: int) -> Iterator[tuple[Place, Pair | LineFault]]:
-        return self._sources.pairs(self._plan.parts[shard])
+        return self._sources.pairs(self.plan.parts[shard])
 
     def _hash(self, shard: int) -> dict[str, Any]:
         """Writes the hashes of a shard's pairs in order, then the place in the shard that each belongs to."""
@@ -110,21 +100,21 @@ class ShardWorker:
         found = hashes_of(hashes())
         order = np.argsort(found, kind="stable")
         found = found[order]
-        with whole_file(_hashes_path(self._folder, shard)) as temporary, temporary.open("wb") as file:
+        with whole_file(_hashes_path(Path(self.folder), shard)) as temporary, temporary.open("wb") as file:
             found.tofile(file)
             np.frombuffer(places, np.uint32)[order].tofile(file)
-        n_ranges = self._plan.n_ranges
+        n_ranges = self.plan.n_ranges
         bounds = (np.arange(1, n_ranges, dtype=np.uint64) * np.uint64(2**64 // n_ranges)) if n_ranges > 1 else found[:0]
         starts = [0, *np.searchsorted(found, bounds).tolist(), len(found)]
-        return {"plan": self._plan.digest, "starts": starts}
+        return {"plan": self.plan.digest, "starts": starts}
 
     def _find_copies(self, number: int) -> dict[str, Any]:
         """Writes the places of all pairs of a range of hashes that have occurred in the corpus before, by shard."""
         hashes, places, sizes = [], [], []
-        for shard in range(len(self._plan.parts)):
-            said = read_json(_hashes_path(self._folder, shard).with_suffix(".json"))
+        for shard in range(len(self.plan.parts)):
+            said = read_json(_hashes_path(Path(self.folder), shard).with_suffix(".json"))
             begin, end = said["starts"][number], said["starts"][number + 1]
-            path = _hashes_path(self._folder, shard)
+            path = _hashes_path(Path(self.folder), shard)
             hashes.append(np.fromfile(path, np.uint64, end - begin, offset=8 * begin))
             places.append(np.fromfile(path, np.uint32, end - begin, offset=8 * said["starts"][-1] + 4 * begin))
             sizes.append(end - begin)
@@ -133,10 +123,10 @@ class ShardWorker:
         copies = later_copies(np.concatenate(hashes))
         ends = np.cumsum([0, *sizes])
         by_shard = [of[copies[ends[i] : ends[i + 1]]] for i, of in enumerate(places)]
-        with whole_file(_copies_path(self._folder, number)) as temporary, temporary.open("wb") as file:
+        with whole_file(_copies_path(Path(self.folder), number)) as temporary, temporary.open("wb") as file:
             for of in by_shard:
                 of.tofile(file)
-        return {"plan": self._plan.digest, "starts": np.cumsum([0, *map(len, by_shard)]).tolist()}
+        return {"plan": self.plan.digest, "starts": np.cumsum([0, *map(len, by_shard)]).tolist()}
 
 
 class _Encoder:
@@ -274,15 +264,9 @@ def shard_key(plan: ShardPlan, folder: Path) -> str:
     return hashlib.sha256(" ".join(parts).encode()).hexdigest()
 
 
-def sidecar_path(folder: Path, plan: ShardPlan, part: int) -> Path:
-    """The sidecar of a job."""
-    name = f"{plan.name_of(part)}.json"
-    return folder / name if plan.job(part).kind == "shard" else folder / COPIES / name
-
-
 def finished(folder: Path, plan: ShardPlan, part: int, *, key: str | None = None) -> dict[str, Any] | None:
     """What the sidecar of a job says; None unless the job is done. key: of `shard_key`, if it is known."""
-    path, job = sidecar_path(folder, plan, part), plan.job(part)
+    path, job = Path(plan.sidecar_of(str(folder), part)), plan.job(part)
     said = read_sidecar(str(path), _ShardSaid if job.kind == "shard" else _PlacesSaid)
     if said is None:
         return None
