@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heed.apps.cluster.plan import Work, make_plan
+from heed.apps.cluster.plan import Model, Work, make_plan
 from heed.apps.cluster.writers import writer_of
 from heed.data.reading.columns import examine
 from heed.data.reading.json_lines import MAX_KEYS, infer_schema, schema_of
@@ -34,8 +34,21 @@ def packed(content: bytes, ending: str) -> bytes:
     return gzip.compress(content) if ending == ".gz" else content
 
 
+def work_of(part_lines):
+    model, columns = Model("model", "hash"), Columns(("text",))
+    return Work(
+        task="translate",
+        model=model,
+        settings={},
+        precision="fp32",
+        columns=columns,
+        output="jsonl",
+        part_lines=part_lines,
+    )
+
+
 def rows_by_part(names, part_lines):
-    work = Work("translate", "model", "hash", {}, "fp32", Columns(("text",)), "jsonl", part_lines)
+    work = work_of(part_lines)
     plan = make_plan(names, work)
     sources = Sources([[name] for name in names], work.columns, output="jsonl")
     parts = [list(chain.from_iterable(rows.content for rows in sources.read(part))) for part in plan.parts]
@@ -44,7 +57,7 @@ def rows_by_part(names, part_lines):
 
 
 def only_batch(path):
-    work = Work("translate", "model", "hash", {}, "fp32", Columns(("text",)), "jsonl", 10)
+    work = work_of(10)
     sources = Sources([[str(path)]], work.columns, output="jsonl")
     (rows,) = sources.read(make_plan([str(path)], work).parts[0])
     sources.close()

@@ -19,7 +19,7 @@ import pytest
 from tests.apps.cluster.places import MODEL, Run, command, digest, lines, n_parts
 from tests.end_to_end.test_nothing_is_lost import children_of
 
-from heed.apps.cluster.plan import Work, make_plan, manifest_hash, read_plan, write_plan
+from heed.apps.cluster.plan import Model, Work, make_plan, manifest_hash, read_plan, write_plan
 from heed.apps.cluster.plan import sidecar as read_sidecar_of
 from heed.apps.cluster.worker import Loading, Worker
 from heed.data.reading.columns import Columns
@@ -81,7 +81,7 @@ def test_cells_keep_what_files_keep_and_a_folder_begun_before_its_split(shards, 
 
     # The plan of an earlier version has no such key.
     plan = read_plan(str(tmp_path / "out"))
-    earlier = replace(plan, work=replace(plan.work, split="lines"))
+    earlier = replace(plan, work=plan.work.model_copy(update={"split": "lines"}))
     assert plan.identity() == earlier.identity() | {"split": "items"}
     shutil.rmtree(tmp_path / "out")
     (tmp_path / "out").mkdir()
@@ -236,7 +236,16 @@ def test_a_damaged_sidecar_means_that_its_part_is_made_again(shards, tmp_path):
 def test_an_input_that_is_replaced_while_it_is_read_is_refused_by_name(tmp_path):
     path = tmp_path / "lines.txt"
     path.write_text("a dog runs .\n" * 4)
-    work = Work("translate", str(MODEL), manifest_hash(MODEL), {}, "fp32", Columns(("text",)), "text", 2)
+    model, columns = Model(str(MODEL), manifest_hash(MODEL)), Columns(("text",))
+    work = Work(
+        task="translate",
+        model=model,
+        settings={},
+        precision="fp32",
+        columns=columns,
+        output="text",
+        part_lines=2,
+    )
     write_plan(str(tmp_path), make_plan([str(path)], work))
     worker = Attempts(Worker(Loading(str(tmp_path), str(MODEL), 1, "cpu", 0)))
     assert "done" in worker.attempt(0)

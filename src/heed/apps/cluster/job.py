@@ -12,9 +12,9 @@ from functools import partial
 from pathlib import Path
 
 from heed.apps.cluster.plan import (
-    ADDED,
     ERRORS,
     SUCCESS,
+    Model,
     Task,
     Work,
     WorkPlan,
@@ -148,8 +148,8 @@ def estimate(options: ShardOptions, report: Report) -> None:
 def read_inputs(options: ShardOptions) -> tuple[list[str], Columns, Format]:
     """The names of the inputs, the columns to read, and the format to write. HeedError for what is not there."""
     names = inputs_of(options.inputs)
-    added = [options.prefix + name for name in ADDED[options.task]]
-    return names, *columns_of(names, options.columns, output=options.output, added=added)
+    read, task = options.columns, options.task
+    return names, *columns_of(names, read, output=options.output, task=task, prefix=options.prefix)
 
 
 def _work(options: ShardOptions, report: Report) -> tuple[list[str], Work]:
@@ -167,16 +167,14 @@ def _work(options: ShardOptions, report: Report) -> tuple[list[str], Work]:
     else:
         precision = choose_precision(folder.model, options.precision, report=report)
     work = Work(
-        options.task,
-        str(options.model.resolve()),
-        manifest_hash(options.model),
-        settings,
-        precision,
-        columns,
-        output,
-        options.part_lines,
-        options.prefix,
-        None if options.sampling is None else options.sampling.model_dump(),
+        task=options.task,
+        model=Model(str(options.model.resolve()), manifest_hash(options.model)),
+        settings=settings,
+        sampling=None if options.sampling is None else options.sampling.model_dump(),
+        precision=precision,
+        columns=columns,
+        output=output,
+        part_lines=options.part_lines,
     )
     return names, work
 

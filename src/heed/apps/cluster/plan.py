@@ -47,30 +47,34 @@ ADDED: dict[Task, tuple[str, ...]] = {"translate": ("translation", "score", "end
 
 
 @dataclass(frozen=True)
-class Work:
+class Model:
+    """A model folder: where it lies, which may change, and the SHA-256 of its manifest."""
+
+    folder: str
+    manifest_sha256: str
+
+
+class Work(BaseModel, frozen=True):
     """The work to do on the inputs.
 
-    model: where it lies, which may change; manifest: the SHA-256 of its manifest. settings: of the search. prefix:
-    begins the names of the columns that are added. sampling: of draws in place of a search. split: how texts become
-    sentences, as documents do or line by line.
+    settings: of the search. sampling: of draws in place of a search. split: how texts become sentences, as documents do
+    or line by line.
     """
 
     task: Task
-    model: str
-    manifest: str
+    model: Model
     settings: dict[str, Any]
+    sampling: dict[str, Any] | None = None
+    split: Split = "items"
     precision: DecodingPrecision
     columns: Columns
     output: Format
     part_lines: int
-    prefix: str = ""
-    sampling: dict[str, Any] | None = None
-    split: Split = "items"
 
     @property
     def added(self) -> tuple[str, ...]:
         """The names of the columns that are added."""
-        return tuple(self.prefix + name for name in ADDED[self.task])
+        return tuple(self.columns.prefix + name for name in ADDED[self.task])
 
 
 @dataclass(frozen=True)
@@ -93,7 +97,7 @@ class WorkPlan(Plan):
         return {
             "task": work.task,
             "inputs": {one.name: {"bytes": one.n_bytes, "hash": one.digest, "rows": one.rows} for one in self.files},
-            "model": work.manifest,
+            "model": work.model.manifest_sha256,
             "settings": work.settings,
             **({} if work.sampling is None else {"sampling": work.sampling}),
             **({"split": work.split} if (work.task, work.split) == ("translate", "items") else {}),
@@ -109,30 +113,9 @@ class WorkPlan(Plan):
         return hashlib.sha256(json.dumps(self.identity(), sort_keys=True).encode()).hexdigest()
 
 
-@dataclass(frozen=True)
-class _ModelFacts:
-    folder: str
-    manifest_sha256: str
-
-
-@dataclass(frozen=True)
-class _ColumnFacts:
-    read: tuple[str, ...]
-    schema: str | None
-    prefix: str
-
-
-class _PlanFile(PlanFile):
-    task: Task
+class _PlanFile(PlanFile, Work, frozen=True):
     inputs: tuple[Input, ...]
-    model: _ModelFacts
-    settings: dict[str, Any]
-    sampling: dict[str, Any] | None = None
     split: Split = "lines"
-    precision: DecodingPrecision
-    columns: _ColumnFacts
-    output: Format
-    part_lines: int
     parts: tuple[tuple[tuple[int, int, int, int], ...], ...]  # input, first row, rows, offset
 
 
@@ -175,7 +158,7 @@ def inputs_of(patterns: Sequence[str]) -> list[str]:
 
 
 def columns_of(
-    names: Sequence[str], read: Sequence[str | None], *, output: str | None, added: Sequence[str]
+    names: Sequence[str], read: Sequence[str | None], *, output: str | None, task: Task, prefix: str
 ) -> tuple[Columns, Format]:
     """The columns that are read and the format of the output.
 
@@ -200,7 +183,7 @@ def columns_of(
         if given == "table" and output is None:
             chosen = "jsonl" if there else "text"
         there = there or columns
-    for name in added:
+    for name in (prefix + name for name in ADDED[task]):
         if name in there:
             raise HeedError(
                 f"{names[0]}: already has a column {shown(name)}; choose --prefix for those that are added."
@@ -211,7 +194,7 @@ def columns_of(
     schema = None
     if chosen == "parquet" and given != "parquet":
         schema = infer_schema(names[0]) if given == "jsonl" else text_schema(there)
-    return Columns(columns, schema), chosen
+    return Columns(columns, schema, prefix), chosen
 
 
 def _names_in(names: Sequence[str], columns: Sequence[str]) -> list[str]:
@@ -243,8 +226,8 @@ def write_plan(out: str, plan: WorkPlan) -> None:
     content = {
         **plan.identity(),
         "inputs": [vars(one) for one in plan.files],
-        "model": {"folder": plan.work.model, "manifest_sha256": plan.work.manifest},
-        "columns": {"read": plan.work.columns.read, "schema": plan.work.columns.schema, "prefix": plan.work.prefix},
+        "model": vars(plan.work.model),
+        "columns": vars(plan.work.columns),
     }
     parts = [[(*rows[:3], *rows.offsets) for rows in part] for part in plan.parts]
     write_plan_file(joined(out, PLAN), content, parts=parts)
@@ -257,15 +240,9 @@ def read_plan(out: str) -> WorkPlan | None:
         found = read_plan_file(name, _PlanFile)
         if found is None:
             return None
-        columns, model = found.columns, found.model
-        work = Work(
-            found.task, model.folder, model.manifest_sha256, found.settings, found.precision,
-            Columns(columns.read, columns.schema), found.output, found.part_lines, columns.prefix, found.sampling,
-            found.split,
-        )  # fmt: skip
         parts = tuple(tuple(Range(*rows[:3], rows[3:]) for rows in part) for part in found.parts)
-        plan = WorkPlan(tuple((one,) for one in found.inputs), parts, work)
-        check_parts(plan, work.part_lines, has_lines=has_lines)
+        plan = WorkPlan(tuple((one,) for one in found.inputs), parts, found)
+        check_parts(plan, found.part_lines, has_lines=has_lines)
         return plan
     except (ValueError, RecursionError) as error:
         raise HeedError(f"{name}: damaged ({error}); choose another folder.") from None
@@ -296,7 +273,7 @@ def _check_empty(out: Path) -> None:
 
 def _same(found: WorkPlan, out: str, names: Sequence[str], work: Work) -> WorkPlan:
     """The plan of before. HeedError if it has other inputs, work or settings."""
-    work = replace(work, split=found.work.split)  # a folder keeps the split that it was begun with
+    work = work.model_copy(update={"split": found.work.split})  # a folder keeps the split that it was begun with
     known = {one.name: one for one in found.files}
     inputs = []
     for name in names:

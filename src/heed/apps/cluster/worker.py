@@ -69,7 +69,7 @@ class Worker:
         plan = read_plan(loading.out)
         if plan is None:
             raise HeedError(f"{loading.out}: has no plan.json.")
-        if manifest_hash(loading.model) != plan.work.manifest:
+        if manifest_hash(loading.model) != plan.work.model.manifest_sha256:
             raise HeedError(f"{loading.model}: another model than the plan's.")
         torch.set_num_threads(loading.threads)
         self.plan, work = plan, plan.work

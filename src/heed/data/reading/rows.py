@@ -22,11 +22,13 @@ Contents = tuple[int, str | None, dict[int, int]]
 class Columns:
     """The columns that are read: the texts', and to score, that of their translations.
 
-    schema: Arrow's, in base 64, if the output is Parquet and the input JSON Lines.
+    schema: Arrow's, in base 64, if the output is Parquet and the input JSON Lines. prefix: begins the names of columns
+    that are added.
     """
 
     read: tuple[str, ...]
     schema: str | None = None
+    prefix: str = ""
 
 
 @dataclass
