@@ -6,10 +6,10 @@ import statistics
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from heed.errors import HeedError
-from heed.leases.plan import counted
+from heed.leases.plan import Plan, counted
 from heed.leases.worker import Loading
 from heed.leases.workforce import Crew, Event, Workforce
 
@@ -68,12 +68,6 @@ class Outcome:
         return {part: said for part, said in self.said.items() if part not in self.before}
 
 
-class Named(Protocol):
-    """A plan of numbered parts that have names."""
-
-    def name_of(self, part: int) -> str: ...
-
-
 @dataclass(frozen=True, kw_only=True)
 class Job:
     """Parts of one kind.
@@ -83,7 +77,7 @@ class Job:
     end the work.
     """
 
-    plan: Named
+    plan: Plan
     loading: Loading
     doing: str
     noun: str

@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Iterator, Set
-from contextlib import ExitStack, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -15,7 +15,7 @@ from heed.data.corpora.download import Corpora, Report
 from heed.data.inspection.repetitions import normal_form
 from heed.data.mix import MixPart
 from heed.data.reading.json_lines import value_of
-from heed.data.reading.pairs import read_pairs
+from heed.data.reading.pairs import Pair, read_pairs, write_pairs
 from heed.errors import HeedError
 from heed.leases.plan import PLANNED_SECONDS
 from heed.model_folder import read_config
@@ -124,23 +124,23 @@ def _evaluation_targets(recipe: Recipe, corpora: Corpora) -> set[str]:
 def _write_pairs(folder: Path, pairs: tuple[Path, Path], evaluated: Set[str], report: Report) -> None:
     """Writes sources and targets, a line a pair, without the targets `evaluated`; reports what is left out."""
     left_out: Counter[str] = Counter()
-    n_pairs = 0
-    with ExitStack() as stack:
-        temporary = [stack.enter_context(whole_file(side)) for side in pairs]
-        src_file, tgt_file = (stack.enter_context(side.open("w", encoding="utf-8", newline="\n")) for side in temporary)
+
+    def good() -> Iterator[Pair]:
+        is_any = False
         for text, translation, ended in _translations(str(folder / PARTS)):
-            reason = _fault(text, translation, ended)
-            if reason := reason or (IN_EVALUATION if normal_form(text) in evaluated else ""):
+            reason = _fault(text, translation, ended) or (IN_EVALUATION if normal_form(text) in evaluated else "")
+            if reason:
                 left_out[reason] += 1
-                continue
-            src_file.write(f"{translation}\n")
-            tgt_file.write(f"{text}\n")
-            n_pairs += 1
-        if not n_pairs:
+            else:
+                is_any = True
+                yield translation, text
+        if not is_any:
             raise HeedError(
                 f"{folder / PARTS}: no translation can be learned from, all are {', '.join(left_out)}; take a better "
                 "--model, or train the reverse model for longer, with another --out."
             )
+
+    n_pairs = write_pairs(pairs, good())
     reasons = "; ".join(f"{n:,} {reason}" for reason, n in left_out.items())
     report(f"{n_pairs:,} pairs in {pairs[0]} and {pairs[1]}{f'; left out: {reasons}' if reasons else ''}.")
 

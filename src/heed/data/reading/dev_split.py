@@ -7,7 +7,6 @@ trained on, but none that was trained on moves to dev.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import islice
@@ -15,9 +14,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from heed.data.reading.pairs import FilePair, Pair
+from heed.data.reading.pairs import FilePair, Pair, write_pairs
 from heed.errors import HeedError
-from heed.runtime.files import whole_file
 from heed.text.line_rules import is_blank
 
 Place = TypeVar("Place")
@@ -82,17 +80,7 @@ class DevSplit:
         report: Callable[[str], None],
     ) -> None:
         """Writes the dev pairs as two text files. read, name, and HeedError, as in `pairs`."""
-        n_dev = 0
-        with ExitStack() as stack:
-            temporary = [stack.enter_context(whole_file(side)) for side in dev]
-            src_file, tgt_file = (
-                stack.enter_context(side.open("w", encoding="utf-8", errors="surrogatepass", newline=""))
-                for side in temporary
-            )
-            for _, (src, tgt) in self.pairs(read, name=name):
-                n_dev += 1
-                src_file.write(f"{src}\n")
-                tgt_file.write(f"{tgt}\n")
+        n_dev = write_pairs(dev, (pair for _, pair in self.pairs(read, name=name)))
         report(f"Splitting {n_dev:,} pairs off {name} for dev: {dev[0]}, {dev[1]}.")
 
     def _bound(self, read: Callable[[], Iterable[tuple[Place, Pair]]], name: str) -> int:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from heed.data.reading.lines import LineFault, read_lines, refuse_faulty, refuse
 from heed.data.reading.rows import Columns, Format, Rows
 from heed.errors import HeedError
 from heed.leases.plan import Examined, Range
+from heed.runtime.files import whole_file
 from heed.text.line_rules import is_blank
 
 FilePair = tuple[Path, Path]
@@ -200,6 +201,22 @@ def _read_rows(names: Sequence[str], columns: Sequence[str]) -> Iterator[Pair]:
             yield pair
     if n_pairs == 0:
         raise HeedError(f"{names[0]} is empty: a corpus needs at least one pair of lines.")
+
+
+def write_pairs(files: FilePair, pairs: Iterable[Pair]) -> int:
+    """Writes pairs as two files of text, whole or not at all; how many there are."""
+    n_pairs = 0
+    with ExitStack() as stack:
+        temporary = [stack.enter_context(whole_file(side)) for side in files]
+        src_file, tgt_file = (
+            stack.enter_context(side.open("w", encoding="utf-8", errors="surrogatepass", newline=""))
+            for side in temporary
+        )
+        for src, tgt in pairs:
+            n_pairs += 1
+            src_file.write(f"{src}\n")
+            tgt_file.write(f"{tgt}\n")
+    return n_pairs
 
 
 def read_sides(files: FilePair, columns: Sequence[str] = ()) -> tuple[list[str], list[str]]:
