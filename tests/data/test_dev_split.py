@@ -179,7 +179,7 @@ def test_the_text_may_be_corrected_until_it_is_prepared(tmp_path):
 @pytest.mark.parametrize("dev", [0, -1, 0.0, -0.1, 0.5, 1.0, 500.0, True, "dev.en", {"a": 1}, float("nan")])
 def test_what_is_no_size_of_dev_is_refused_with_what_would_be(dev):
     with pytest.raises(
-        ValueError, match="expected two files, .*, a number of pairs .* 500, or their share, such as 0.01"
+        HeedError, match="expected two files, .*, a number of pairs .* 500, or their share, such as 0.01"
     ):
         DataSettings(src="en", tgt="de", train=["a", "b"], dev=dev)
 

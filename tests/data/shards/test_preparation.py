@@ -417,7 +417,7 @@ def test_pairs_of_one_language_have_two_columns(tmp_path, tokenizer):
     data = settings(["pairs.tsv"], ("dev.en", "dev.de"))
     assert data.model_copy(update={"tgt": "en"}).column_names == ("source", "target")
     assert data.column_names == ("en", "de")
-    with pytest.raises(ValueError, match=r"data\.columns names one column twice"):
+    with pytest.raises(HeedError, match=r"data\.columns names one column twice"):
         settings(["pairs.tsv"], ("dev.en", "dev.de"), columns=["a", "a"])
 
 
