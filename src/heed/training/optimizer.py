@@ -30,16 +30,16 @@ class Adam(torch.optim.Optimizer):
             # Running means of the gradient and of its square.
             step = state["step"] + 1
             mean = torch.lerp(state["exp_avg"], gradient, 1 - beta1)
-            square = (beta2 * state["exp_avg_sq"]).addcmul(gradient, gradient, value=1 - beta2)
+            square = (beta2 * state["exp_avg_sq"]).addcmul_(gradient, gradient, value=1 - beta2)
             # Both begin at zero, which their divisors make up for. PyTorch's square roots in fp32 are not always the
             # nearest number; by way of fp64, this has the bits of the fused torch.optim.Adam on a CPU.
             rate = group["lr"] / (1 - beta1 ** step.double())
-            root = square.double().sqrt().float() / (1 - beta2 ** step.double()).sqrt() + group["eps"]
-            updated = weight - rate * mean / root
+            root = square.double().sqrt_().float().div_((1 - beta2 ** step.double()).sqrt()).add_(group["eps"])
+            updated = weight - (rate * mean).div_(root)
             # Chosen on the device: asking for `finite` here would wait for a GPU.
             new = {"step": step, "exp_avg": mean, "exp_avg_sq": square}
             for kept, value in ((weight, updated), *((state[name], value) for name, value in new.items())):
-                kept.copy_(value.where(finite, kept))
+                torch.where(finite, value, kept, out=kept)
 
     def _state_of(self, weight: Float[Tensor, "*shape"]) -> dict[str, Tensor]:
         state: dict[str, Tensor] = self.state[weight]
