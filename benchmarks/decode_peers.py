@@ -33,14 +33,14 @@ import torch
 from heed.apps.exchange import ctranslate2 as ctranslate2_format
 from heed.apps.exchange import huggingface
 from heed.apps.exchange.tokenizers import piece_names
-from heed.backends.choice import backend_for
+from heed.backends.choice import prepack
 from heed.decoding.beam import search
 from heed.decoding.parallel import parallel_search
 from heed.decoding.settings import DecodingSettings
 from heed.decoding.stream import Source
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
-from heed.model_folder import ModelCard, ModelFolder, load_model
+from heed.model_folder import ModelCard, ModelConfig, ModelFolder, folder_of, load_model, shared_weights
 from heed.runs.recipe import read_preset
 from heed.runtime.device import DecodingPrecision
 from heed.runtime.process_tuning import keep_freed_memory, tune_process
@@ -104,14 +104,16 @@ class Job:
 def with_vocabulary(model: Transformer) -> ModelFolder:
     """The model with a vocabulary whose words are the numbers of their ids."""
     words = Vocabulary(pieces=["<pad>", "<s>", "</s>", "<unk>", *map(str, range(4, model.vocab_size))])
-    return ModelFolder(model, SentencePieceTokenizer(words, words, SpecialIds(0, 1, 2, 3)), ModelCard("src", "tgt"))
+    tokenizer = SentencePieceTokenizer(words, words, SpecialIds(0, 1, 2, 3))
+    config = ModelConfig.of(model.arch, tokenizer, ModelCard("src", "tgt"))
+    return folder_of(config, shared_weights(model), tokenizer, where=Path("random"))
 
 
 def heed_engine(folder: ModelFolder, job: Job, precision: str, workers: str) -> Engine:
     keep_freed_memory()
     special = folder.tokenizer.special
     model = folder.model.to(job.device)
-    ready = backend_for(model).prepack(model, cast(DecodingPrecision, precision))
+    ready = prepack(model, cast(DecodingPrecision, precision))
     forced = {name: job.forced for name in ("max_tokens", "min_tokens", "max_extra_tokens")} if job.forced else {}
     settings = DecodingSettings.model_validate(
         {

@@ -31,7 +31,7 @@ import heed
 from heed.backends.gpu.network import Regions
 from heed.backends.gpu.passes import GpuPasses
 from heed.backends.gpu.training import GpuTrainingBackend
-from heed.backends.protocol import PassSettings
+from heed.backends.training_protocol import PassSettings
 from heed.model.transformer import Transformer
 from heed.runtime.device import compiles_layers
 

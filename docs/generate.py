@@ -422,7 +422,7 @@ def _written(node: ast.expr, module: str) -> str:
 
 
 def _unquoted(text: str) -> str:
-    return re.sub(r'"([A-Z]\w*)"', r"\1", text)
+    return re.sub(r'"([A-Z]\w*|(?:type|Callable)\[[^"]*)"', r"\1", text)
 
 
 def _prose(value: Any, node: Function) -> str:

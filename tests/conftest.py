@@ -144,7 +144,7 @@ def batch_of(src: torch.Tensor, src_mask: torch.Tensor, tgt_in: torch.Tensor, tg
 @pytest.fixture
 def without_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every model runs on the plain network."""
-    monkeypatch.setattr("heed.backends.cpu.supports", lambda device, dtype: False)
+    monkeypatch.setattr("heed.backends.cpu.search.usable", lambda: False)
 
 
 def random_pairs(n_pairs: int, *, vocab_size: int = 50, seed: int = 3) -> tuple[torch.Tensor, torch.Tensor]:

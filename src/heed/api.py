@@ -5,28 +5,24 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Unpack
+from typing import TYPE_CHECKING, Literal, Unpack
 
 from heed.config import shown
 from heed.data.corpora.download import Corpora
-from heed.data.preparation.job import write_dev
 from heed.decoding.settings import DecodingOptions
 from heed.decoding.translator import Translator
 from heed.errors import HeedError, check_texts
 from heed.evaluation.tokenization import TokenizationChoice, check_tokenization, choose_tokenization
-from heed.model.networks import give
-from heed.model.transformer import Transformer
 from heed.model_folder import read_config
-from heed.runs.average import average_best, average_run
 from heed.runs.recipe import Recipe, read_recipe
-from heed.runs.tasks.evaluation import Evaluation
-from heed.runs.tasks.task import task_of
-from heed.runs.tasks.translation_task import evaluate_translations, longest_pair
-from heed.runs.train import train_recipe
+from heed.runs.tasks.evaluation import Evaluation, evaluate_translations, longest_pair
 from heed.runtime.device import DecodingPrecisionChoice
 from heed.runtime.files import as_path
 from heed.runtime.locks import locked
-from heed.training.callbacks import Callbacks, StepRecord, ValidationRecord
+
+if TYPE_CHECKING:
+    from heed.model.transformer import Transformer
+    from heed.training.callbacks import StepRecord, ValidationRecord
 
 
 @dataclass(frozen=True)
@@ -41,12 +37,12 @@ def train(
     recipe: str | Path | Recipe,
     run: str | Path,
     *,
-    on_step: Callable[[StepRecord], None] | None = None,
-    on_validation: Callable[[ValidationRecord], None] | None = None,
+    on_step: "Callable[[StepRecord], None] | None" = None,
+    on_validation: "Callable[[ValidationRecord], None] | None" = None,
     corpora: str | Path = "corpora",
     mirror: str | None = None,
     report: Callable[[str], None] = lambda line: None,
-    network: type[Transformer] | None = None,
+    network: "type[Transformer] | None" = None,
 ) -> TrainedRun:
     """Trains what a recipe describes in the run folder `run`, and evaluates it. Called again, it resumes.
 
@@ -65,6 +61,10 @@ def train(
     HeedError is raised for what you can mend, and says how; Stopped after SIGINT, SIGTERM or SIGHUP, when the state is
     saved. Under torchrun the evaluations are the first worker's; the others have none.
     """
+    from heed.model.networks import give
+    from heed.runs.train import train_recipe
+    from heed.training.callbacks import Callbacks
+
     run = as_path(run)
     wanted = recipe if isinstance(recipe, Recipe) else read_recipe(recipe)
     if network is not None:
@@ -83,7 +83,7 @@ def load(
     *,
     device: str | None = None,
     precision: DecodingPrecisionChoice = "auto",
-    network: type[Transformer] | None = None,
+    network: "type[Transformer] | None" = None,
     **decoding: Unpack[DecodingOptions],
 ) -> Translator:
     """The translator of a model folder, as `Translator.load`: `heed.load("runs/demo/model").translate("two")`.
@@ -97,6 +97,8 @@ def load(
         the folder's is another.
     """
     if network is not None:
+        from heed.model.networks import give
+
         name, found = give(network), read_config(as_path(folder)).arch.network
         if name != found:
             raise HeedError(f"{folder}: its network is {found or 'Transformer'}, not {name}.")
@@ -149,6 +151,10 @@ def average(
     last: how many of the newest; "best": the average that scores best on dev, for which alone `corpora` and `mirror`
     are used, as by `heed.train`. HeedError if no checkpoint is good, or while the run trains.
     """
+    from heed.data.preparation.job import write_dev
+    from heed.runs.average import average_best, average_run
+    from heed.runs.tasks.task import task_of
+
     if last != "best" and not (type(last) is int and 1 <= last < 10**9):
         raise HeedError(f'last is {shown(last)}: expected a number from 1 to 999,999,999, or "best".')
     run, out = as_path(run), None if out is None else as_path(out)

@@ -4,13 +4,12 @@ import dataclasses
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.conftest import n_examples
 
 from heed.backends.beam_account import BeamAccount, Continuations, EndingRules, extend
-from heed.backends.cpu import decoding_ops
+from heed.backends.cpu import account_ops
 from heed.backends.cpu.build import library
 
 pytestmark = pytest.mark.skipif(library() is None, reason="no kernels here")
@@ -45,7 +44,7 @@ def test_the_kernel_keeps_the_account_that_numpy_keeps(seed, n, beam, n_best, ea
     while len(ours):
         drawn = continuations(draws, ours, end_often=end_often)
         rows, done = extend(ours, drawn, rules)
-        kernel_rows, kernel_done = decoding_ops.extend_beams(theirs, drawn, rules)
+        kernel_rows, kernel_done = account_ops.extend_beams(theirs, drawn, rules)
         real = ours.log_probs > -np.inf  # where nothing goes on, it does not matter what
         assert (rows == kernel_rows)[real].all() and (done == kernel_done).all()
         for field in dataclasses.fields(BeamAccount):
@@ -71,13 +70,13 @@ def test_the_kernels_refuse_what_would_lead_them_out_of_their_arrays():
     account = BeamAccount.of(np.array([5, 5]), beam=2, n_best=1, n_first=1, bos=1, width=4)
     good = Continuations(np.zeros((2, 4)), np.zeros((2, 4), np.int64), np.full((2, 4), 3))
     with pytest.raises(IndexError, match="parent"):
-        decoding_ops.extend_beams(account, good._replace(parents=np.full((2, 4), 2)), rules)
+        account_ops.extend_beams(account, good._replace(parents=np.full((2, 4), 2)), rules)
     with pytest.raises(ValueError, match="expected"):
-        decoding_ops.extend_beams(account, good._replace(ids=np.full((2, 4), 3, np.int32)), rules)
+        account_ops.extend_beams(account, good._replace(ids=np.full((2, 4), 3, np.int32)), rules)
     with pytest.raises(IndexError, match="limit"):
-        decoding_ops.extend_beams(account, good, dataclasses.replace(rules, penalties=np.ones(5)))
-    ancestors = torch.zeros(4, 8, dtype=torch.int32)
+        account_ops.extend_beams(account, good, dataclasses.replace(rules, penalties=np.ones(5)))
+    ancestors = np.zeros((4, 8), np.int32)
     with pytest.raises(IndexError, match="parents"):
-        decoding_ops.reorder_ancestors(ancestors, torch.arange(4), torch.tensor([0, 1, 2, 4]), beam=2, n_positions=3)
+        account_ops.reorder_ancestors(ancestors, np.arange(4), np.array([0, 1, 2, 4]), beam=2, n_positions=3)
     with pytest.raises(IndexError, match="positions"):
-        decoding_ops.reorder_ancestors(ancestors, torch.arange(4), torch.arange(4), beam=2, n_positions=9)
+        account_ops.reorder_ancestors(ancestors, np.arange(4), np.arange(4), beam=2, n_positions=9)

@@ -17,21 +17,23 @@ import pytest
 import torch
 import torch.nn.functional as F
 from tests.conftest import OTHERS, SPECIAL
+from tests.decoding.searches import token_log_probs
 from tests.training.test_loss import r_drop
 from torch import Tensor
 
-from heed.backends.choice import backend_for
+from heed.backends.choice import prepack, search_backend, searchable
 from heed.backends.cpu.build import has_bf16, has_int8, has_tiles, largest_int8_weight, library
-from heed.backends.protocol import FIRST_CAPACITY
-from heed.backends.reference import ReferenceSearchState
+from heed.backends.modules import backend_for
+from heed.backends.protocol import FIRST_CAPACITY, SearchModel
+from heed.backends.reference_search import ReferenceSearchState
 from heed.data.batches.batch import Batch, make_batch
 from heed.decoding.beam import Hypothesis, search
-from heed.decoding.scoring import token_log_probs
 from heed.decoding.settings import DecodingSettings
 from heed.decoding.stream import Source
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
 from heed.runtime.device import Machine
+from heed.training import validation
 from heed.training.settings import TrainingSettings
 from heed.training.step import MasterWeights, micro_batch_loss
 
@@ -51,18 +53,19 @@ def plain() -> Iterator[None]:
         raise AssertionError("a kernel was called on the plain road")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("heed.backends.cpu.supports", lambda device, dtype: False)
-        for module in ("training_ops", "decoding_ops", "weights"):
+        patch.setattr("heed.backends.cpu.search.usable", lambda: False)
+        for module in ("training_ops", "decoding_ops", "account_ops", "weights"):
             patch.setattr(f"heed.backends.cpu.{module}.kernel", must_not_be_called)
         yield
 
 
-def prepacked(model: Transformer, precision: str) -> Transformer:
-    return backend_for(model).prepack(model, precision)
+def prepacked(model: Transformer, precision: str) -> SearchModel:
+    return prepack(model, precision)
 
 
 def has_a_search_kernel(model: Transformer) -> bool:
-    state = backend_for(model).search_state(model, n_sentences=1, beam_size=1)
+    model = searchable(model)
+    state = search_backend(model).search_state(model, n_sentences=1, beam_size=1)
     return not isinstance(state, ReferenceSearchState)
 
 
@@ -83,23 +86,29 @@ def loss_and_gradients(
     return loss.detach(), nll, {name: p.grad for name, p in weights.masters.named_parameters()}
 
 
-def log_probs(model: Transformer, batch: Batch) -> Tensor:
-    """(tgt_token): of the right ids."""
+def log_probs(model: SearchModel, batch: Batch) -> Tensor:
+    """(tgt_token): of the right ids, as scoring computes them."""
     return token_log_probs([model], batch).flatten()[batch.tgt_places]
 
 
+def validation_log_probs(model: Transformer, batch: Batch) -> Tensor:
+    """(tgt_token): of the right ids, as training validates."""
+    return validation.token_log_probs(model, batch).flatten()[batch.tgt_places]
+
+
 @torch.inference_mode()
-def step_logits(model: Transformer, batch: Batch, *, beam: int) -> Tensor:
+def step_logits(model: SearchModel, batch: Batch, *, beam: int) -> Tensor:
     """(beam × tgt_token, vocab): of given targets in every row of a beam, position by position, as a search does it."""
-    state = backend_for(model).search_state(model, n_sentences=len(batch.src), beam_size=beam)
-    state.admit(batch.src, batch.src_mask)
-    steps = [state.logits(ids.repeat_interleave(beam)) for ids in batch.tgt_in.T]
+    model = searchable(model)
+    state = search_backend(model).search_state(model, n_sentences=len(batch.src), beam_size=beam)
+    state.admit(batch.src[batch.src_mask].numpy(), batch.src_mask.sum(1).numpy())
+    steps = [torch.as_tensor(state.logits(ids.repeat_interleave(beam).numpy())) for ids in batch.tgt_in.T]
     rows = torch.stack(steps, dim=1).unflatten(0, (-1, beam))  # (sentence, beam, tgt, vocab)
     return torch.cat([rows[:, i].flatten(0, 1)[batch.tgt_places] for i in range(beam)])
 
 
 @torch.inference_mode()  # the checks of shapes in tests hide from `search` that it is a generator
-def found_by(model: Transformer, case: "Case") -> list[list[Hypothesis]]:
+def found_by(model: SearchModel, case: "Case") -> list[list[Hypothesis]]:
     """The n-best lists of the case's sources."""
     sources = [Source(number, ids) for number, ids in enumerate(sources_of(case))]
     stream = search([model], sources, SPECIAL, case.settings, n_best=case.n_best, n_sentences=case.n_sentences)
@@ -625,9 +634,9 @@ def test_features_in_evaluation(case):
 
 def test_log_probabilities_of_given_targets_in_fp32(case):
     model, batch = model_of(case), batch_of(case)
-    roads = [log_probs(model, batch), log_probs(prepacked(model, "fp32"), batch)]
+    roads = [validation_log_probs(model, batch), log_probs(prepacked(model, "fp32"), batch)]
     with plain():
-        roads.append(log_probs(model, batch))
+        roads += [validation_log_probs(model, batch), log_probs(model, batch)]
     for ours in roads:
         torch.testing.assert_close(ours.double(), of_targets(true_logits(case), batch), rtol=0, atol=FP32_LOGITS)
 
@@ -638,7 +647,8 @@ def test_log_probabilities_of_given_targets_in_fp32(case):
 def test_log_probabilities_of_given_targets_in_low_precision(case, precision):
     batch, model = batch_of(case), prepacked(model_of(case), precision)
     ours, exact = log_probs(model, batch), of_targets(true_logits(case), batch)
-    assert_rounded_alike(ours, of_targets(true_logits(case, OPERATIONS[precision]), batch), exact, TARGETS_ALIKE)
+    arithmetic = (KERNELS if has_a_search_kernel(model) else OPERATIONS)[precision]
+    assert_rounded_alike(ours, of_targets(true_logits(case, arithmetic), batch), exact, TARGETS_ALIKE)
     assert (ours - exact).abs().mean() < NATS[precision]
 
 

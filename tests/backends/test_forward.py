@@ -7,9 +7,9 @@ import pytest
 import torch
 from tests.conftest import OTHERS, batch_of, random_pairs
 
-from heed.backends.choice import backend_for
-from heed.backends.protocol import Backend
+from heed.backends.modules import backend_for
 from heed.backends.reference import ReferenceBackend
+from heed.backends.training_protocol import Backend
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
 

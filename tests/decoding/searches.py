@@ -6,6 +6,7 @@ import torch
 from hypothesis import strategies as st
 
 from heed.decoding.beam import search
+from heed.decoding.pairs import pair_log_probs
 from heed.decoding.stream import Source
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
@@ -41,3 +42,15 @@ def hypotheses_of(model, sources, options, *, prefixes=None, n_best=1, n_sentenc
     results = search([model], numbered, SPECIAL, options, n_best=n_best, n_sentences=n_sentences, sampling=sampling)
     found = dict(result for result in results if result is not None)
     return [found[number] for number in range(len(sources))]
+
+
+def token_log_probs(models, batch):
+    """(sentence, tgt): of every id of tgt_out by the models' mean probability; 0 at padding."""
+    pairs = [
+        (src[src_mask][:-1].tolist(), tgt[tgt_mask][:-1].tolist())
+        for src, src_mask, tgt, tgt_mask in zip(batch.src, batch.src_mask, batch.tgt_out, batch.tgt_mask, strict=True)
+    ]
+    rows = torch.zeros(batch.tgt_out.shape, dtype=torch.float64)
+    for row, log_probs in zip(rows, pair_log_probs(models, pairs, SPECIAL), strict=True):
+        row[: len(log_probs)] = torch.tensor(log_probs)
+    return rows

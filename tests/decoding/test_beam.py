@@ -6,14 +6,15 @@ import itertools
 import pytest
 import torch
 
-from heed.data.batches.batch import make_batch, pad_sources
+from heed.data.batches.batch import make_batch
 from heed.decoding.beam import beam_search
-from heed.decoding.scoring import length_penalty, token_log_probs
+from heed.decoding.scoring import length_penalty
 from heed.decoding.settings import DecodingSettings
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
 from heed.text.tokenizer import SpecialIds
 from tests.conftest import SPECIAL
+from tests.decoding.searches import token_log_probs
 
 
 def search(model, sources, *, n_best=1, special=SPECIAL, **changes):
@@ -49,11 +50,11 @@ def test_scores_from_the_cache_equal_a_full_forward_pass(small_model, beam_size)
 @pytest.mark.slow
 def test_greedy_takes_the_most_probable_id_at_every_step(small_model):
     for source, (hypothesis,) in zip(SOURCES, search(small_model, SOURCES, beam_size=1), strict=True):
-        src, mask = pad_sources([source], SPECIAL)
+        batch = make_batch([(source, [])], SPECIAL, rows=None)
         ids = [SPECIAL.bos]
         with torch.no_grad():
             while ids[-1] != SPECIAL.eos and len(ids) <= max(1, len(source) + 50):
-                logits = small_model(src, mask, torch.tensor([ids]))[0, -1]
+                logits = small_model(batch.src, batch.src_mask, torch.tensor([ids]))[0, -1]
                 logits[[SPECIAL.pad, SPECIAL.bos]] = -torch.inf
                 ids.append(int(logits.argmax()))
         assert hypothesis.ids == tuple(i for i in ids[1:] if i != SPECIAL.eos)

@@ -13,17 +13,26 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heed.backends.choice import backend_for
+from heed.backends.choice import prepack
 from heed.backends.cpu.build import has_int8, has_tiles, library
+from heed.backends.cpu.search import CpuSearchBackend
 from heed.backends.cpu.search_state import CpuSearchState
-from heed.backends.cpu.weights import prepack
 from heed.data.batches.batch import make_batch
 from heed.decoding.beam import FEW_STEPS, MANY_STEPS, Hypothesis, beam_search, search
-from heed.decoding.scoring import length_penalty, token_log_probs
+from heed.decoding.scoring import length_penalty
 from heed.decoding.settings import DecodingSettings
 from heed.decoding.stream import Source
 from tests.conftest import SPECIAL, n_examples
-from tests.decoding.searches import MODEL, SHORT, SOURCE, SPELLINGS, VOCAB_SIZE, hypotheses_of, sharp_model
+from tests.decoding.searches import (
+    MODEL,
+    SHORT,
+    SOURCE,
+    SPELLINGS,
+    VOCAB_SIZE,
+    hypotheses_of,
+    sharp_model,
+    token_log_probs,
+)
 
 needs_kernels = pytest.mark.skipif(library() is None, reason="no C++ compiler: Heed's kernels are not at hand")
 SOURCE_IDS = [5, 6, 7]
@@ -101,7 +110,7 @@ def test_searches_at_the_same_time_each_by_several_threads_do_not_disturb_each_o
     alone = hypotheses_of(READY["narrow", "fp32"], sources, options, n_best=2, n_sentences=6)
 
     def found(n_threads: int) -> list[list[Hypothesis]]:
-        backend_for(MODEL).use_threads(n_threads)
+        CpuSearchBackend().use_threads(n_threads)
         return hypotheses_of(READY["narrow", "fp32"], sources, options, n_best=2, n_sentences=6)
 
     with ThreadPoolExecutor(3) as pool:
@@ -113,7 +122,7 @@ def test_searches_at_the_same_time_each_by_several_threads_do_not_disturb_each_o
 def test_a_search_heeds_numbers_of_threads_that_differ_by_level():
     program = """
         from tests.decoding.searches import MODEL, hypotheses_of
-        from heed.backends.cpu.weights import prepack
+        from heed.backends.choice import prepack
         from heed.decoding.settings import DecodingSettings
         print(hypotheses_of(prepack(MODEL, "fp32"), [[5, 6, 7], [8]], DecodingSettings(max_tokens=9), n_best=2))
     """
@@ -270,7 +279,7 @@ def test_both_states_of_a_search_find_the_same(sources, beam_size, share, d_v):
     options = DecodingSettings(beam_size=beam_size, max_tokens=10)
     fast = beam_search(model, sources, SPECIAL, options, n_best=beam_size)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("heed.backends.cpu.supports", lambda device, dtype: False)
+        patched.setattr("heed.backends.cpu.search.usable", lambda: False)
         plain = beam_search(model, sources, SPECIAL, options, n_best=beam_size)
     for ours, theirs in zip(fast, plain, strict=True):
         assert [h.ids for h in ours] == [h.ids for h in theirs]

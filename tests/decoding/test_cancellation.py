@@ -1,12 +1,11 @@
 """A sentence can be taken out of a search; the others never notice."""
 
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heed.backends.choice import backend_for
-from heed.backends.cpu import supports
+from heed.backends.choice import fastest_precision
+from heed.backends.cpu.search import usable
 from heed.decoding.beam import search
 from heed.decoding.loading import prepack_models
 from heed.decoding.settings import DecodingSettings, SamplingSettings
@@ -14,8 +13,8 @@ from heed.decoding.stream import Source
 from tests.conftest import SPECIAL, n_examples
 from tests.decoding.searches import MODEL, SOURCE, hypotheses_of
 
-KERNELS = supports(torch.device("cpu"), torch.float32)
-INT8 = KERNELS and backend_for(MODEL).fastest_precision(torch.device("cpu"))[0] == "int8"
+KERNELS = usable()
+INT8 = KERNELS and fastest_precision(MODEL, "cpu")[0] == "int8"
 PRECISIONS = ["fp32", *(["int8"] if INT8 else [])] if KERNELS else []
 MODELS = {name: prepack_models(MODEL, name, copy=True)[0] for name in PRECISIONS}
 

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heed.backends.cpu import supports
+from heed.backends.cpu.search import usable
 from heed.decoding import distinct
 from heed.decoding.distinct import distinct_search
 from heed.decoding.loading import prepack_models
@@ -16,7 +16,7 @@ from tests.conftest import SPECIAL, n_examples
 from tests.decoding import searches
 from tests.decoding.searches import SHORT, hypotheses_of
 
-pytestmark = pytest.mark.skipif(not supports(torch.device("cpu"), torch.float32), reason="no kernels here")
+pytestmark = pytest.mark.skipif(not usable(), reason="no kernels here")
 (MODEL,) = prepack_models(searches.MODEL, "fp32", copy=True)  # as a translator has it: the same bits for every batching
 SOURCES = [[5, 6, 7], [], [30, 4], [9], [21, 22, 23, 24], [11, 12]]
 

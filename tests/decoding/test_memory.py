@@ -8,9 +8,9 @@ import sys
 import pytest
 import torch
 
+from heed.backends.choice import prepack
 from heed.backends.cpu import search_state
 from heed.backends.cpu.build import has_int8, has_tiles, library
-from heed.backends.cpu.weights import prepack
 from heed.decoding.beam import beam_search
 from heed.decoding.settings import DecodingSettings
 from heed.model.architecture import Architecture

@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 import torch
 
+from heed.backends.choice import prepack
 from heed.backends.cpu.build import has_int8, has_tiles, library
-from heed.backends.cpu.weights import prepack
 from heed.data.batches.batch import make_batch
 from heed.decoding.beam import beam_search, search
-from heed.decoding.scoring import token_log_probs
 from heed.decoding.settings import DecodingSettings, SamplingSettings
 from heed.decoding.stream import Source
 from heed.errors import HeedError
@@ -20,6 +19,7 @@ from heed.model.transformer import Transformer
 from heed.model_folder import ModelCard, save_model
 from heed.text.prefix import Prefix
 from tests.conftest import SPECIAL
+from tests.decoding.searches import token_log_probs
 
 PRECISIONS = [
     "fp32",

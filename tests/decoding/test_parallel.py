@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heed.backends.choice import backend_for
-from heed.backends.cpu import supports
+from heed.backends.choice import fastest_precision, search_backend
+from heed.backends.cpu.search import usable
 from heed.decoding import parallel
 from heed.decoding.beam import search
 from heed.decoding.distinct import distinct_search
@@ -19,10 +19,10 @@ from heed.decoding.settings import DecodingSettings, SamplingSettings
 from heed.decoding.stream import Source
 from heed.errors import HeedError
 from tests.conftest import SPECIAL, n_examples
-from tests.decoding.searches import MODEL, SHORT
+from tests.decoding.searches import MODEL, SHORT, sharp_model
 
-pytestmark = pytest.mark.skipif(not supports(torch.device("cpu"), torch.float32), reason="no kernels here")
-INT8 = backend_for(MODEL).fastest_precision(torch.device("cpu"))[0] == "int8"
+pytestmark = pytest.mark.skipif(not usable(), reason="no kernels here")
+INT8 = fastest_precision(MODEL, "cpu")[0] == "int8"
 MODELS = {name: prepack_models(MODEL, name, copy=True)[0] for name in ("fp32", *(["int8"] if INT8 else []))}
 OPTIONS = DecodingSettings(beam_size=3, max_extra_tokens=4)
 
@@ -73,11 +73,8 @@ def test_many_sources_are_divided_and_few_are_not(monkeypatch):
     many = [Source(i, [5, 6]) for i in range(40)]
     assert len(list(parallel_search([MODELS["fp32"]], many, SPECIAL, OPTIONS))) == 40
     assert len(searching) == 3 and threading.current_thread().name not in searching
-    searching.clear()
-    monkeypatch.setattr(parallel, "distinct_search", distinct_search)
-    with_radius = MODEL.arch.model_copy(update={"radius": 2})
-    monkeypatch.setattr(MODELS["fp32"], "arch", with_radius)
-    assert backend_for(MODELS["fp32"]).search_threads(MODELS["fp32"]) == 1
+    with_radius = sharp_model(radius=2)
+    assert search_backend(with_radius).search_threads(with_radius) == 1
 
 
 def test_a_line_that_arrives_alone_is_searched_while_the_next_is_awaited():
@@ -109,8 +106,7 @@ def test_what_the_stream_raises_ends_all_searches():
 
 def test_what_one_search_raises_ends_all_searches(monkeypatch):
     damaged = prepack_models(MODEL, "fp32", copy=True)[0]
-    with torch.no_grad():
-        damaged.tgt_embedding.weight.fill_(float("nan"))
+    damaged.tgt_embedding.fill(float("nan"))
     many = [Source(i, [5, 6]) for i in range(40)]
     with pytest.raises(HeedError, match="not finite"):
         list(parallel_search([damaged], many, SPECIAL, OPTIONS))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from heed.backends.cpu.build import has_int8, library
 from heed.data.batches.batch import make_batch
 from heed.decoding.beam import search
-from heed.decoding.scoring import length_penalty, token_log_probs
+from heed.decoding.scoring import length_penalty
 from heed.decoding.settings import DecodingSettings, SamplingSettings
 from heed.decoding.stream import Source
 from heed.decoding.translator import Translator
@@ -18,7 +18,7 @@ from heed.errors import HeedError
 from heed.text.numbers import english, german
 from heed.text.prefix import Spellings
 from tests.conftest import SPECIAL, n_examples
-from tests.decoding.searches import MODEL, SHORT, SPELLED, SPELLINGS, sharp_model
+from tests.decoding.searches import MODEL, SHORT, SPELLED, SPELLINGS, sharp_model, token_log_probs
 from tests.decoding.test_translator import random_model
 
 TEXTS = [english(number) for number in (7, 987_654, 12, 55_555)]
@@ -27,7 +27,7 @@ TEXTS = [english(number) for number in (7, 987_654, 12, 55_555)]
 @pytest.fixture(params=["kernels", "reference"])
 def road(request, monkeypatch) -> str:
     if request.param == "reference":
-        monkeypatch.setattr("heed.backends.cpu.supports", lambda device, dtype: False)
+        monkeypatch.setattr("heed.backends.cpu.search.usable", lambda: False)
     elif library() is None:
         pytest.skip("no C++ compiler: Heed's kernels are not at hand")
     return request.param
@@ -111,7 +111,7 @@ def test_both_roads_find_the_same_behind_a_prefix(number_tokenizer, monkeypatch)
     found = []
     for supported in (True, False):
         if not supported:
-            monkeypatch.setattr("heed.backends.cpu.supports", lambda device, dtype: False)
+            monkeypatch.setattr("heed.backends.cpu.search.usable", lambda: False)
         translator = translator_of(number_tokenizer)
         found.append([one.text for t in translator.translate(TEXTS, **options) for one in t.alternatives])
     assert found[0] == found[1]

@@ -23,7 +23,6 @@ import heed
 from heed.backends.cpu.build import has_int8, has_tiles, library
 from heed.data.batches.batch import make_batch
 from heed.decoding.beam import search
-from heed.decoding.scoring import cross_entropy
 from heed.decoding.settings import DecodingSettings, SamplingSettings
 from heed.decoding.stream import Source
 from heed.decoding.translator import Translation, Translator
@@ -32,6 +31,7 @@ from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
 from heed.model_folder import ModelCard, save_model
 from heed.text.numbers import english
+from heed.training.validation import cross_entropy
 
 PRECISIONS = [
     "fp32",
@@ -408,14 +408,6 @@ def test_the_programs_default_dtype_changes_nothing(number_tokenizer, precision,
         assert found() == expected
     finally:
         torch.set_default_dtype(torch.float32)
-
-
-@pytest.mark.skipif(library() is None, reason="no C++ compiler: Heed's kernels are not at hand")
-def test_weights_of_another_kind_than_the_rest_of_the_model_are_refused(number_tokenizer):
-    translator = Translator(random_model(len(number_tokenizer)), number_tokenizer, precision="fp32")
-    translator.models[0].bfloat16()
-    with pytest.raises(ValueError, match="dtype was changed after its weights were packed"):
-        translator.translate(["one"])
 
 
 @pytest.mark.slow

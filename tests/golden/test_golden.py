@@ -15,6 +15,7 @@ from tests.golden.make import KEY, LINES, PORTABLE, SENTENCES, TWO_THREADS, loss
 
 import heed as library
 from heed.backends.cpu.build import has_int8, largest_int8_weight
+from heed.errors import HeedError
 from heed.evaluation.tokenization import choose_tokenization
 from heed.parsing.parser import Parser
 from heed.runs.recipe import read_recipe
@@ -64,6 +65,10 @@ HAS_8_BITS = has_int8() and largest_int8_weight() == 127
 )
 @pytest.mark.parametrize("name", MODELS)
 def test_a_model_translates_to_the_same_texts_on_this_machines_fastest_road(name, precision):
+    if (name, precision) == ("radius", "int8"):  # since 0.2 a network that the kernels do not cover searches in fp32
+        with pytest.raises(HeedError, match="radius = "):
+            library.load(HERE / "models" / name, precision=precision)
+        return
     found = library.load(HERE / "models" / name, precision=precision).translate(LINES)
     expected = EXPECTED["models"][name]
     texts = expected["int8"] if precision == "int8" else [best["text"] for best, *_ in expected["fp32"]]

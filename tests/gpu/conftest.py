@@ -35,7 +35,7 @@ SETTINGS = TrainingSettings(batch_src_tokens=600, batch_tgt_tokens=600, micro_ba
 def no_kernels() -> Iterator[None]:
     """The CPU's numbers are PyTorch's own here: the kernels add in another order and draw other dropout."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("heed.backends.cpu.supports", lambda device, dtype: False)
+        patch.setattr("heed.backends.cpu.search.usable", lambda: False)
         patch.setenv("HEED_COMPILE", "0")  # torch.compile knows no emulated device
         yield
 

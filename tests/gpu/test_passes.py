@@ -18,7 +18,7 @@ from heed.backends.gpu.network import Regions, check_window
 from heed.backends.gpu.packing import MAX_SEQUENCES, PassInputs, PassShape, Sentences
 from heed.backends.gpu.passes import GpuPasses, _runs
 from heed.backends.gpu.training import GpuTrainingBackend
-from heed.backends.protocol import PassSettings
+from heed.backends.training_protocol import PassSettings
 from heed.data.batches.batch import Batch, make_batch
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer

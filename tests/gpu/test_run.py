@@ -18,7 +18,7 @@ from heed.errors import HeedError
 from heed.model_folder import read_weights
 from heed.runs.average import average_run
 from heed.runs.recipe import Recipe
-from heed.runs.tasks.translation_task import evaluate_translations
+from heed.runs.tasks.evaluation import evaluate_translations
 from heed.runs.train import train_recipe
 from heed.text.numbers import english, german, number_splits
 from tests.gpu.emulation import Wait, emulated_cuda

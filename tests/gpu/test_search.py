@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import torch
 
-from heed.backends.choice import backend_for
 from heed.backends.gpu.beams import FP32_COLUMNS
 from heed.backends.gpu.capture import RECORDING
 from heed.backends.gpu.graphs import StepGraphs
 from heed.backends.gpu.search import GpuSearchBackend, GpuSearchState, _half_of_free_memory
 from heed.backends.gpu.slots import Slots
-from heed.backends.reference import ReferenceBackend
+from heed.backends.modules import search_backend_for
+from heed.backends.reference_search import ReferenceSearchBackend
 from heed.decoding.beam import Hypothesis, search
 from heed.decoding.settings import DecodingSettings, SamplingSettings
 from heed.decoding.stream import Source, _free_bytes
@@ -225,11 +225,9 @@ def test_a_source_with_a_prefix_may_join_others(gpu):
 def test_one_setting_gives_the_plain_search_back_and_a_cpu_has_no_other(monkeypatch):
     model = random_model()
     monkeypatch.delenv("HEED_KERNELS", raising=False)
-    assert not isinstance(backend_for(model), GpuSearchBackend)
+    assert not isinstance(search_backend_for(model), GpuSearchBackend)
     with emulated_cuda():
         model = model.to(CUDA)
-        assert type(backend_for(model)) is GpuSearchBackend
-        assert not isinstance(backend_for(model.train()), GpuSearchBackend)
-        model.eval()
+        assert type(search_backend_for(model)) is GpuSearchBackend
         monkeypatch.setenv("HEED_KERNELS", "0")
-        assert type(backend_for(model)) is ReferenceBackend
+        assert type(search_backend_for(model)) is ReferenceSearchBackend

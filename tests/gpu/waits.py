@@ -17,8 +17,8 @@ TRAINING: Places = {
     ("training/step.py", "MasterWeights.are_finite"): "whether the weights that would be saved are finite",
     ("training/progress.py", "Progress.store"): "the sums of losses of a checkpoint",
     ("training/checkpoint.py", "_moments"): "Adam's moments of a checkpoint",
-    ("model_folder/weights.py", "shared_weights"): "the weights of a checkpoint",
-    ("decoding/scoring.py", "batch_nll"): "the loss of a batch of the dev set",
+    ("model_folder/modules.py", "shared_weights"): "the weights of a checkpoint",
+    ("training/validation.py", "batch_nll"): "the loss of a batch of the dev set",
     ("runs/train.py", "_averaged_and_scored"): "weights of the average and of the best checkpoint, which dev compares",
 }
 PASSES: Places = {  # in bf16
@@ -26,34 +26,25 @@ PASSES: Places = {  # in bf16
     ("training/memory_probe.py", "MemoryProbe._compare"): "whether its passes agree with the plain network",
 }
 LOADING: Places = {
-    ("decoding/loading.py", "load_models"): "weights, from the CPU's memory where they were checked",
+    ("decoding/loading.py", "folder_precision"): "weights, from the CPU's memory where they were checked",
 }
 SLOTS: Places = {
     ("backends/gpu/search.py", "GpuSearchState._look"): "which sentences are done, once in four steps",
     ("backends/gpu/capture.py", "record"): "the steps so far, before a graph is captured",
 }
 PLAIN_SEARCH: Places = {  # with HEED_KERNELS=0
-    ("backends/reference.py", "ReferenceSearchState.admit"): "new sources",
-    ("backends/reference.py", "ReferenceSearchState.logits"): "each row's last id, which the CPU chose",
-    ("backends/reference.py", "ReferenceSearchState.select"): "which rows go on, which the CPU chose",
+    ("backends/reference_search.py", "ReferenceSearchState.admit"): "new sources",
+    ("backends/reference_search.py", "ReferenceSearchState.logits"): "each row's last id, which the CPU chose",
+    ("backends/reference_search.py", "ReferenceSearchState.select"): "which rows go on, which the CPU chose",
 }
 CHOICE: Places = {  # of a search that chooses on the CPU
-    ("decoding/token_choice.py", "_never_chosen"): "the ids that are never chosen, once a search",
     (
-        "backends/reference.py",
-        "ReferenceBackend.best_continuations",
+        "backends/reference_search.py",
+        "ReferenceSearchBackend.best_continuations",
     ): "the log-probabilities so far, and the best continuations",
     ("backends/forbidden.py", "mask_forbidden"): "the rows that may not end yet, and what prefixes ask for",
-    (
-        "decoding/token_choice.py",
-        "ConstrainedChoice.__init__",
-    ): "what a constraint decides between, once a search",
-    ("decoding/token_choice.py", "ConstrainedChoice.choose"): "what follows in a constrained search",
-    ("decoding/token_choice.py", "SampledChoice.choose"): "the ids that were drawn",
-    (
-        "decoding/token_choice.py",
-        "SampledChoice._random_numbers",
-    ): "drawn on the CPU: the same on every device",
+    ("backends/reference_search.py", "ReferenceSearchBackend.log_probs_of"): "what follows in a constrained search",
+    ("backends/reference_search.py", "ReferenceSearchBackend.draw"): "the ids that were drawn, by the CPU's numbers",
 }
 JOINED: Places = {
     ("backends/gpu/search.py", "GpuSearchState._bring_back"): "the account, when a source with a prefix joins others",

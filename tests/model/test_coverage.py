@@ -7,19 +7,20 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.decoding.searches import token_log_probs
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from heed.apps.exchange import ctranslate2, huggingface, marian
 from heed.apps.exchange.parts import check_covered
-from heed.backends import cpu
-from heed.backends.choice import backend_for
+from heed.backends.choice import prepack
+from heed.backends.cpu import search, training
 from heed.backends.cpu.build import has_int8, library
 from heed.backends.gpu import training as gpu_training
+from heed.backends.modules import backend_for
 from heed.backends.reference import ReferenceBackend
 from heed.data.batches.batch import make_batch
 from heed.decoding.beam import beam_search
-from heed.decoding.scoring import token_log_probs
 from heed.decoding.settings import DecodingSettings
 from heed.errors import HeedError
 from heed.model.architecture import Architecture
@@ -29,7 +30,8 @@ from heed.training.settings import TrainingSettings
 from heed.training.step import micro_batch_loss
 
 COVERAGES = {
-    "the kernels": cpu.COVERAGE,
+    "the kernels": training.COVERAGE,
+    "the kernels in a search": search.COVERAGE,
     "a GPU's training passes": gpu_training.COVERAGE,
     "Hugging Face": huggingface.COVERAGE,
     "Marian": marian.COVERAGE,
@@ -212,7 +214,7 @@ def test_a_changed_network_is_computed_as_it_is(model, change):
     assert torch.allclose(torch.as_tensor(nll / 7).float(), expected_nll, atol=1e-5)
 
     settings = DecodingSettings(beam_size=1, max_extra_tokens=3, min_tokens=3)
-    for packed in (model, backend.prepack(model, "fp32")):
+    for packed in (model, prepack(model, "fp32")):
         [[best]] = beam_search(packed, [[5, 6, 7]], SpecialIds(), settings)
         [scored] = token_log_probs(
             [model], make_batch([([5, 6, 7], best.ids)], SpecialIds(), rows=np.zeros(1, np.uint32))
@@ -225,7 +227,7 @@ def test_where_there_is_no_other_road_a_changed_network_is_refused_by_name(model
     make, said = change
     make(model)
     with pytest.raises(HeedError, match="int8 needs") as refused:
-        backend_for(model).prepack(model, "int8")
+        prepack(model, "int8")
     assert said in str(refused.value) and "\n" not in str(refused.value)
     for name, exporter in EXPORTERS.items():
         plain = {"positions": "sinusoid", "decoder_start": "bos"}
@@ -233,13 +235,3 @@ def test_where_there_is_no_other_road_a_changed_network_is_refused_by_name(model
         with pytest.raises(HeedError, match=f"which {name} cannot express") as refused:
             check_covered(exporter.covers(model), program=name)
         assert said in str(refused.value)
-
-
-@pytest.mark.skipif(not has_int8(), reason="no 8-bit products here")
-def test_a_hook_on_a_packed_model_is_heeded_too(model):
-    packed = backend_for(model).prepack(model, "int8")
-    settings = DecodingSettings(beam_size=1, max_extra_tokens=3, min_tokens=3)
-    [[before]] = beam_search(packed, [[5, 6, 7]], SpecialIds(), settings)
-    packed.decoder[1].register_forward_hook(lambda module, args, output: -output)
-    [[after]] = beam_search(packed, [[5, 6, 7]], SpecialIds(), settings)
-    assert before.ids != after.ids

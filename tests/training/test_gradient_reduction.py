@@ -19,7 +19,6 @@ from torch import Tensor
 
 from heed.backends.protocol import NotFiniteError
 from heed.data.batches.token_batches import BatchLimits, TokenBatches
-from heed.decoding.scoring import batch_nll
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
 from heed.runtime.device import Machine
@@ -29,6 +28,7 @@ from heed.training.distributed import ALONE, OtherWorkerEnded, Workers, join_wor
 from heed.training.process_group import Deadline
 from heed.training.settings import TrainingSettings
 from heed.training.step import MasterWeights, accumulate_gradients
+from heed.training.validation import batch_nll
 
 PROJECT = Path(__file__).resolve().parents[2]
 STEPS = {"max_steps": 20, "report_every": 1, "micro_batch_tokens": 150}
@@ -124,7 +124,7 @@ def train_with_whole_micro_batches(folder: Path) -> None:
 
 @pytest.mark.slow
 def test_two_ranks_take_the_same_steps_as_one_by_whole_micro_batches(tmp_path, number_tokenizer, monkeypatch):
-    monkeypatch.setattr("heed.backends.cpu.supports", lambda device, dtype: False)
+    monkeypatch.setattr("heed.backends.cpu.search.usable", lambda: False)
     number_tokenizer.save(tmp_path / "tokenizer")
     run_two(tmp_path, "train_with_whole_micro_batches")
     run_training(tmp_path, number_tokenizer, "one", arch=NO_DROPOUT, **STEPS)

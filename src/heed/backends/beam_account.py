@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Bool
 from numpy.typing import NDArray
-from torch import Tensor
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -45,12 +43,12 @@ class EndingRules:
 
 @dataclass(frozen=True)
 class ContinuationRules:
-    """Which continuations a search of the most probable ones takes: as `Backend.best_continuations`.
+    """Which continuations a search of the most probable ones takes: as `SearchOps.best_continuations`.
 
     min_tokens: ids that a target has before eos may follow.
     """
 
-    never: Bool[Tensor, " vocab"]
+    never: Bools
     min_tokens: int
     k: int
 

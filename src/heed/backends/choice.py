@@ -1,59 +1,100 @@
-"""Which backend runs a model: the fastest that covers it."""
+"""Which backend searches with a model: the kernels on a CPU, without PyTorch, if they cover it; else PyTorch."""
 
 import functools
 import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
 
-import torch
+import numpy as np
+from numpy.typing import NDArray
 
-from heed.backends import cpu
 from heed.backends.cpu.build import state
-from heed.backends.cpu.preference import wins
-from heed.backends.gpu import training as gpu_training
-from heed.backends.gpu.search import GpuSearchBackend
-from heed.backends.protocol import Backend
-from heed.backends.reference import ReferenceBackend
-from heed.model.transformer import Transformer
-from heed.runtime.device import native_kernels
-from heed.runtime.instruction_sets import chosen_set
+from heed.backends.cpu.packed_model import PackedModel
+from heed.backends.cpu.search import UNCOVERED, CpuSearchBackend, why_not
+from heed.backends.protocol import SearchBackend, SearchModel
+from heed.model.architecture import Architecture
+from heed.runtime.device import DecodingPrecision
+
+if TYPE_CHECKING:
+    from heed.model.transformer import Transformer
 
 log = logging.getLogger(__name__)
 
 
-def backend_for(model: Transformer, device: torch.device | None = None) -> Backend:
-    """The fastest backend that covers this model, on its device or on another one.
+def search_backend(model: SearchModel) -> SearchBackend:
+    """The backend of a model that is ready to search with."""
+    if isinstance(model, PackedModel):
+        return CpuSearchBackend()
+    from heed.backends.modules import search_backend_for
 
-    It is asked each time anew: a hook may have come since. What leaves a model to the plain network is said once.
+    return search_backend_for(_module(model))
+
+
+def prepack(model: SearchModel, precision: DecodingPrecision, *, copy: bool = True) -> SearchModel:
+    """A module ready to search with in this precision; a PackedModel is that already.
+
+    copy: whether the module stays as it is. HeedError if the precision is impossible here.
     """
-    weight = model.src_embedding.weight
-    device = device or weight.device
-    if model.training and gpu_training.supports(device):
-        return _gpu_training_backend(model)
-    if device.type == "cuda" and not model.training and native_kernels() != "none":
-        return _gpu_search_backend(model)
-    if not cpu.supports(device, weight.dtype):
-        return ReferenceBackend(state()) if device.type == "cpu" else ReferenceBackend()
-    if not wins(model.arch, training=model.training):
-        return ReferenceBackend(f"PyTorch's operations are faster with {chosen_set().title}")
-    if (missing := cpu.CpuBackend().covers(model)) is None:
-        return cpu.CpuBackend()
-    _say_once(f"PyTorch's operations compute the network: it has {missing}, which Heed's kernels do not cover.")
-    return ReferenceBackend(f"the network has {missing}, which Heed's kernels do not cover")
+    if isinstance(model, PackedModel):
+        return model
+    from heed.backends import modules
+
+    return modules.prepack(_module(model), precision, copy=copy)
 
 
-def _gpu_training_backend(model: Transformer) -> Backend:
-    backend = gpu_training.GpuTrainingBackend()
-    if (missing := backend.covers(model)) is None:
-        return backend
-    _say_once(f"PyTorch's operations train the network: it has {missing}, which Heed's passes on a GPU do not cover.")
-    return ReferenceBackend()
+def searchable(model: SearchModel) -> SearchModel:
+    """A model as a search takes it: a module that the kernels cover packed in fp32, all others as they are."""
+    if isinstance(model, PackedModel):
+        return model
+    from heed.backends import modules
+
+    return modules.searchable(_module(model))
 
 
-def _gpu_search_backend(model: Transformer) -> Backend:
-    backend = GpuSearchBackend()
-    if (missing := backend.covers(model)) is None:
-        return backend
-    _say_once(f"The plain network searches: it has {missing}, which Heed's search on a GPU does not cover.")
-    return ReferenceBackend()
+def packs(arch: Architecture, device_name: str) -> bool:
+    """Whether a model with these settings is searched with by the kernels, from weights that no module holds.
+
+    Says once what leaves a model to PyTorch although the kernels are there.
+    """
+    if device_name != "cpu":
+        return False
+    if (reason := why_not(arch)) is not None and UNCOVERED in reason:
+        _say_once(f"PyTorch's operations compute the network: {reason}.")
+    return reason is None
+
+
+def packed(
+    arch: Architecture,
+    vocab_sizes: tuple[int, int | None],
+    take: Callable[[str], NDArray[np.float32] | None],
+    precision: DecodingPrecision,
+) -> SearchModel:
+    """A model that `packs`, of weights that `take` gives up by their names. vocab_sizes: target's, source's."""
+    return PackedModel(arch, *vocab_sizes, take, precision=precision)
+
+
+def fastest_precision(model: SearchModel | Architecture, device_name: str) -> tuple[DecodingPrecision, str]:
+    """The precision in which a search is fastest, and why; of an architecture, if it `packs`."""
+    if isinstance(model, Architecture):
+        return CpuSearchBackend().fastest_precision(device_name)
+    if isinstance(model, PackedModel):
+        return model.precision, "as it was packed"
+    from heed.backends import modules
+
+    return modules.fastest_precision(_module(model))
+
+
+def pickled_by_value(models: list[SearchModel]) -> Any:
+    """What is pickled in the place of models, and becomes a list of them again: without tensors of PyTorch's."""
+    if all(isinstance(model, PackedModel) for model in models):
+        return models
+    from heed.backends.pickling import ModulesByValue
+
+    return ModulesByValue([_module(model) for model in models])
+
+
+def _module(model: SearchModel) -> "Transformer":
+    return cast("Transformer", model)
 
 
 @functools.cache

@@ -1,28 +1,30 @@
 """Ids that a hypothesis may not take next."""
 
+import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
+from heed.backends.beam_account import Bools
 from heed.backends.live_prefixes import AllowedIds
 
 
 def mask_forbidden(
     log_probs: Float[Tensor, "row vocab"],
     allowed: AllowedIds | None,
-    never: Bool[Tensor, " vocab"],
-    may_end: Bool[Tensor, " sentence"],
+    never: Bools,
+    may_end: Bools,
     *,
     eos: int,
 ) -> Float[Tensor, "row vocab"]:
     """The log-probabilities with -∞ for the ids that a row may not take: see `Backend.best_continuations`.
 
-    may_end is on the CPU, where it costs nothing to ask: a GPU would be waited for.
+    never (vocab) and may_end (sentence) are on the CPU, where it costs nothing to ask: a GPU would be waited for.
     """
     device = log_probs.device
-    log_probs = log_probs.masked_fill(never.to(device), -torch.inf)
-    if not bool(may_end.all()):
-        too_early = (~may_end).repeat_interleave(len(log_probs) // len(may_end)).to(device)
+    log_probs = log_probs.masked_fill(torch.from_numpy(never).to(device), -torch.inf)
+    if not may_end.all():
+        too_early = torch.from_numpy(np.repeat(~may_end, len(log_probs) // len(may_end))).to(device)
         log_probs[:, eos] = log_probs[:, eos].masked_fill(too_early, -torch.inf)
     if allowed is None:
         return log_probs

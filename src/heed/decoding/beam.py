@@ -8,21 +8,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import torch
-from jaxtyping import Float, Int
-from torch import Tensor
 
 from heed.backends.beam_account import BeamAccount, Bools, EndingRules, Floats, Ints, StepLimits
-from heed.backends.choice import backend_for
+from heed.backends.choice import search_backend, searchable
 from heed.backends.live_prefixes import AllowedIds, LivePrefixes
-from heed.backends.protocol import NotFiniteError, SearchOps, SearchState
-from heed.data.batches.batch import pad_sources
+from heed.backends.protocol import Logits, NotFiniteError, SearchModel, SearchOps, SearchState
 from heed.decoding.scoring import length_penalties
 from heed.decoding.settings import DecodingSettings, SamplingSettings, check_n_best
-from heed.decoding.stream import SearchMemory, Source, SourceQueue, maximum_length
+from heed.decoding.stream import SearchMemory, Source, SourceQueue, end_to_end, maximum_length
 from heed.decoding.token_choice import Choice, Constraint, make_choice
 from heed.errors import HeedError
-from heed.model.transformer import Transformer
 from heed.text.tokenizer import SpecialIds
 
 FIRST_WIDTH = 64  # ids of a target that there is room for at first
@@ -40,9 +35,8 @@ class Hypothesis:
     ended: bool
 
 
-@torch.inference_mode()
 def beam_search(
-    model: Transformer,
+    model: SearchModel,
     sources: Sequence[Sequence[int]],
     special: SpecialIds,
     settings: DecodingSettings,
@@ -59,9 +53,8 @@ def beam_search(
     return [results[number] for number in range(len(sources))]
 
 
-@torch.inference_mode()
 def search(
-    models: Sequence[Transformer],
+    models: Sequence[SearchModel],
     sources: Iterable[Source | None],
     special: SpecialIds,
     settings: DecodingSettings,
@@ -106,25 +99,18 @@ def search(
     check_n_best(n_best)
     if any(model.training for model in models):
         raise HeedError("a model in training mode would search with dropout; call model.eval() first.")
+    models = [searchable(model) for model in models]
     # Memory decides how many sentences fit at a time; each model keeps keys and values for as many.
     memory = SearchMemory(models, settings, sampling, n_searches=n_searches)
     n_sentences = memory.max_sentences(n_sentences)
-    backends = [backend_for(model) for model in models]
+    backends = [search_backend(model) for model in models]
     states = [
         backend.search_state(model, n_sentences=n_sentences, beam_size=settings.beam_size)
         for backend, model in zip(backends, models, strict=True)
     ]
     # All models have one vocabulary, so the first one's backend chooses for all.
-    vocab_size, device, backend = models[0].vocab_size, models[0].src_embedding.weight.device, backends[0]
-    choice = make_choice(
-        settings,
-        special,
-        backend,
-        vocab_size=vocab_size,
-        device=device,
-        sampling=sampling,
-        constraint=constraint,
-    )
+    vocab_size, backend = models[0].vocab_size, backends[0]
+    choice = make_choice(settings, special, backend, vocab_size=vocab_size, sampling=sampling, constraint=constraint)
     beams = BeamBatch(special, settings, choice, backend, n_best=n_best)
     queue = SourceQueue(sources, settings, memory, cancelled=cancelled)
     while True:
@@ -137,9 +123,9 @@ def search(
             arriving = queue.take(n_free, memory.max_tokens() - int(beams.limits.sum()), idle=len(beams) == 0)
             if arriving:
                 _check_ids(arriving, special, models[0])
-                src, src_mask = pad_sources([source.ids for source in arriving], special)
+                src, lengths = end_to_end([source.ids for source in arriving], last=special.eos)
                 for state in states:
-                    state.admit(src, src_mask)
+                    state.admit(src, lengths)
                 beams.admit(arriving)
         if len(beams) == 0:
             if queue.exhausted:
@@ -156,7 +142,8 @@ def search(
         moved = beams.take_steps(states, step_limits)
         if moved is None:
             active = beams.active() if all(state.takes_active_rows for state in states) else None
-            moved = beams.step(_next_logits(states, beams.tokens(), active), active)
+            logits = [state.logits(beams.tokens(), active) for state in states]
+            moved = beams.step(logits[0] if len(states) == 1 else backend.mean_logits(logits), active)
         # Finished sentences leave; the caches follow the hypotheses that continue.
         yield from beams.pop_finished()
         _select(states, *moved)
@@ -164,10 +151,10 @@ def search(
 
 def _select(states: Sequence[SearchState], rows: Ints, kept: Ints) -> None:
     for state in states:
-        state.select(torch.from_numpy(rows), torch.from_numpy(kept))
+        state.select(rows, kept)
 
 
-def _check_ids(sources: Sequence[Source], special: SpecialIds, model: Transformer) -> None:
+def _check_ids(sources: Sequence[Source], special: SpecialIds, model: SearchModel) -> None:
     """IndexError for an id that the model does not have, and for one that no target may have, in a prefix."""
     never = [i for i in (special.pad, special.bos, special.eos, special.unk) if i is not None]
     for source in sources:
@@ -179,16 +166,6 @@ def _check_ids(sources: Sequence[Source], special: SpecialIds, model: Transforme
                     raise IndexError(f"source {source.number}: id {i}, but the vocabulary has {vocab_size:,} ids.")
         if np.isin(of_prefix, never).any():
             raise IndexError(f"source {source.number}: pad, bos, eos or unk in its prefix.")
-
-
-def _next_logits(
-    states: Sequence[SearchState], tokens: Int[Tensor, " row"], active: Int[Tensor, " active"] | None
-) -> Float[Tensor, "active vocab"]:
-    """The logits of one model, or what is equal to logits of the mean of several models' probabilities."""
-    if len(states) == 1:
-        return states[0].logits(tokens, active)
-    parts = [torch.log_softmax(state.logits(tokens, active).float(), dim=-1) for state in states]
-    return torch.logsumexp(torch.stack(parts), dim=0)  # the mean but for a constant
 
 
 class BeamBatch:
@@ -249,17 +226,17 @@ class BeamBatch:
             self._rules = replace(self._rules, penalties=np.concatenate([[1.0], penalties]))
         self._choice.admit(numbers)
 
-    def tokens(self) -> Int[Tensor, " row"]:
-        """Every row's last id."""
-        return torch.from_numpy(self._account.last.ravel())
+    def tokens(self) -> Ints:
+        """(row): every row's last id."""
+        return self._account.last.ravel()
 
-    def active(self) -> Int[Tensor, " active"] | None:
-        """The rows that can still enter the n_best, or None for all."""
+    def active(self) -> Ints | None:
+        """(active): the rows that can still enter the n_best, or None for all."""
         if not self._choice.rows_compete:
             return None
         min_penalty = self._rules.penalties[self.limits]
         can_win = self.log_probs / min_penalty[:, None] > self._account.threshold[:, None]
-        return torch.from_numpy(np.flatnonzero(can_win))
+        return np.flatnonzero(can_win)
 
     def allowed_ids(self) -> AllowedIds | None:
         """The ids that a prefix lets follow each row; None where any may follow any."""
@@ -279,7 +256,7 @@ class BeamBatch:
         self._longest = int(self.lengths.max())
         return self._finish(self._own_rows(), done)
 
-    def step(self, logits: Float[Tensor, "active vocab"], active: Int[Tensor, " active"] | None) -> tuple[Ints, Ints]:
+    def step(self, logits: Logits, active: Ints | None) -> tuple[Ints, Ints]:
         """One more id for every row: (the old row of every new one, the old place of every sentence that continues)."""
         continuations = self._choice.choose(logits, active, self)
         best = continuations.log_probs[:, 0] if self._choice.rows_compete else continuations.log_probs.max(axis=1)

@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from heed.backends.beam_account import Ints
+from heed.backends.choice import searchable
+from heed.backends.protocol import SearchModel
 from heed.decoding.beam import Hypothesis, search
 from heed.decoding.settings import MAX_BEAM_SIZE, DecodingSettings, SamplingSettings
 from heed.decoding.stream import SearchMemory, Source, maximum_length
-from heed.model.transformer import Transformer
 from heed.text.tokenizer import SpecialIds
 
 # Of the demo's model, a third of the lists of 4 hypotheses hold a text twice, and none of 8 spells fewer than 4 texts;
@@ -23,7 +24,7 @@ MANY_SHORT, MAX_DELAY = 16, 64
 
 
 def distinct_search(
-    models: Sequence[Transformer],
+    models: Sequence[SearchModel],
     sources: Iterable[Source | None],
     special: SpecialIds,
     settings: DecodingSettings,
@@ -43,6 +44,7 @@ def distinct_search(
 
     Samples are independent draws, so they stay as they are, as do all hypotheses without `text_of`.
     """
+    models = [searchable(model) for model in models]
     # A plain search suffices where texts cannot be equal, or may be.
     plain = n_best == 1 or text_of is None or sampling is not None
     in_search: dict[int, Source] = {}

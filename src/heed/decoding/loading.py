@@ -1,46 +1,72 @@
 """Model folders → models that are ready to search with; what Translator and Parser have in common around a search."""
 
-import itertools
-from collections.abc import Callable, Iterator, Sequence
-from copy import deepcopy
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
-from torch import Tensor, nn
-
-from heed.backends.choice import backend_for
+from heed.backends.choice import fastest_precision, packed, packs, pickled_by_value, prepack
+from heed.backends.protocol import SearchModel
 from heed.config import shown, validated
 from heed.decoding.rules import SEARCH_RULES, Rule, check_rules
 from heed.decoding.settings import DecodingOptions, DecodingSettings
 from heed.errors import HeedError
+from heed.model.architecture import Architecture
 from heed.model.cost import n_parameters
-from heed.model.transformer import Transformer
 from heed.model_folder import ModelFolder, load_model
-from heed.runtime.device import DecodingPrecision, DecodingPrecisionChoice, choose_machine
+from heed.runtime.device import DecodingPrecision, DecodingPrecisionChoice, search_device
 from heed.runtime.files import as_path
 from heed.text.printable import printable
 
 
-def load_models(folders: Sequence[str | Path], *, device: str | None) -> list[ModelFolder]:
-    """The model folders, their models on the device. HeedError if one is damaged, or if their tokenizers differ."""
+def load_models(folders: Sequence[str | Path]) -> list[ModelFolder]:
+    """The model folders. HeedError if one is damaged, or if their tokenizers differ."""
     if not folders:
         raise HeedError("no model folder is given.")
     loaded = [load_model(as_path(folder)) for folder in folders]
     for folder, other in zip(folders[1:], loaded[1:], strict=True):
         if other.tokenizer != loaded[0].tokenizer:
             raise HeedError(f"{folder}: another vocabulary than {folders[0]}; only models of one can be joined.")
-    machine = choose_machine("fp32", device=device)
-    for one in loaded:
-        one.model.to(machine.device)
     return loaded
 
 
+def ready_models(
+    folders: Sequence[ModelFolder],
+    precision: DecodingPrecisionChoice,
+    *,
+    device: str | None,
+    report: Callable[[str], None],
+) -> tuple[list[SearchModel], DecodingPrecision]:
+    """The folders' models, ready to search with; the precision in which they compute.
+
+    Where Heed's kernels search, weights are packed as they are read, and PyTorch is not imported; else they are those
+    of modules on the device.
+    """
+    device_name = search_device(device)
+    chosen = folder_precision(folders[0], precision, device_name=device_name, report=report)
+    models: list[SearchModel] = []
+    for folder in folders:
+        config = folder.config
+        if packs(config.arch, device_name):
+            models.append(packed(config.arch, (config.vocab_size, config.src_vocab_size), folder.take, chosen))
+        else:
+            models.append(prepack(folder.model.to(device_name), chosen, copy=False))
+    return models, chosen
+
+
+def folder_precision(
+    folder: ModelFolder,
+    precision: DecodingPrecisionChoice,
+    *,
+    device_name: str,
+    report: Callable[[str], None],
+) -> DecodingPrecision:
+    """As `choose_precision`, of a folder's model."""
+    model = folder.config.arch if packs(folder.config.arch, device_name) else folder.model.to(device_name)
+    return choose_precision(model, precision, device_name=device_name, report=report)
+
+
 def description(
-    models: Sequence[Transformer], folders: Sequence[str | Path], *, task: str, precision: str, beam_size: int
+    models: Sequence[SearchModel], folders: Sequence[str | Path], *, task: str, precision: str, beam_size: int
 ) -> str:
     """One line of what decides a result: model folders, task, shape, parameters, precision, device, beam."""
     names = " + ".join(map(str, folders)) or "a model in memory"
@@ -49,10 +75,9 @@ def description(
     if arch.encoder_layers != arch.decoder_layers:
         layers = f"{arch.encoder_layers} + {arch.decoder_layers}"
     n = sum(n_parameters(model.arch, model.vocab_size, model.src_vocab_size) for model in models)
-    device = models[0].src_embedding.weight.device
     return (
         f"{printable(names)}: {task}, {layers} layers, d_model {arch.d_model}, {n / 1e6:.1f}M parameters, "
-        f"{precision} on {device}, beam {beam_size}"
+        f"{precision} on {models[0].device_name}, beam {beam_size}"
     )
 
 
@@ -70,17 +95,28 @@ def recipe_settings(
 
 
 def prepack_models(
-    models: Transformer | Sequence[Transformer], precision: DecodingPrecision, *, copy: bool
-) -> list[Transformer]:
-    """The models with their weights packed for the search. Without `copy` they are changed, which halves the memory."""
-    models = [models] if isinstance(models, Transformer) else models
-    return [backend_for(model).prepack(model, precision, copy=copy) for model in models]
+    models: SearchModel | Sequence[SearchModel],
+    precision: DecodingPrecision,
+    *,
+    copy: bool,
+) -> list[SearchModel]:
+    """The models ready to search with. Without `copy` modules are given up, which halves the memory."""
+    return [prepack(model, precision, copy=copy) for model in list_of(models)]
+
+
+def list_of(models: SearchModel | Sequence[SearchModel]) -> list[SearchModel]:
+    """Several models, or one."""
+    return list(models) if isinstance(models, Sequence) else [models]
 
 
 def choose_precision(
-    models: Transformer | Sequence[Transformer], precision: DecodingPrecisionChoice, *, report: Callable[[str], None]
+    model: SearchModel | Architecture,
+    precision: DecodingPrecisionChoice,
+    *,
+    device_name: str,
+    report: Callable[[str], None],
 ) -> DecodingPrecision:
-    """`precision`, or in place of "auto" the one in which these models search fastest, which is reported.
+    """`precision`, or in place of "auto" the one in which this model searches fastest, which is reported.
 
     HeedError if there is none of this name.
     """
@@ -88,8 +124,7 @@ def choose_precision(
         raise HeedError(f"precision {shown(precision)}: expected one of {', '.join(known)}.")
     if precision != "auto":
         return precision
-    model = models if isinstance(models, Transformer) else models[0]
-    fastest, why = backend_for(model).fastest_precision(model.src_embedding.weight.device)
+    fastest, why = fastest_precision(model, device_name)
     exact = "" if fastest == "fp32" else "; --precision fp32 is exact"
     report(f"Searching in {fastest}, the fastest precision here ({why}){exact}.")
     return fastest
@@ -99,50 +134,14 @@ def no_report(line: str) -> None:
     """Reports nothing."""
 
 
-@dataclass(frozen=True)
-class _TensorValue:
-    """A tensor's content, which stands for it in a pickle."""
-
-    content: NDArray[np.uint8]
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-    device: torch.device
-    is_parameter: bool
-
-    @classmethod
-    def of(cls, x: Tensor) -> "_TensorValue":
-        content = x.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
-        return cls(content, x.dtype, tuple(x.shape), x.device, isinstance(x, nn.Parameter))
-
-    def tensor(self) -> Tensor:
-        x = torch.tensor(self.content).view(self.dtype).view(self.shape).to(self.device)
-        return nn.Parameter(x, requires_grad=False) if self.is_parameter else x
-
-
 class PickledByValue:
-    """Pickles its `models` with arrays in the place of tensors, packed weights included.
+    """Pickles its `models` with arrays in the place of PyTorch's tensors, if they are modules.
 
     Multiprocessing moves the tensors that it pickles to shared memory, also for the sender: away from the addresses
     that a running search holds. A pickle is for a machine with the same kernels.
     """
 
-    models: list[Transformer]
+    models: list[SearchModel]
 
     def __getstate__(self) -> dict[str, Any]:
-        modules = [module for model in self.models for module in model.modules()]
-        tensors = {id(x): x for module in modules for x in _tensors_of(module)}
-        values: dict[int, Any] = {key: _TensorValue.of(x) for key, x in tensors.items()}
-        contents = list(values.values())
-        # A copy takes what its memo holds for an object in the place of the object.
-        return vars(self) | {"models": deepcopy(self.models, values), "contents": contents}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        tensors: dict[int, Any] = {id(value): value.tensor() for value in state.pop("contents")}
-        vars(self).update(state | {"models": deepcopy(state["models"], tensors)})
-
-
-def _tensors_of(module: nn.Module) -> Iterator[Tensor]:
-    """A module's own tensors: parameters, buffers, attributes; none of a module that says itself how it is pickled."""
-    if not hasattr(type(module), "__deepcopy__"):
-        attributes = (x for x in vars(module).values() if isinstance(x, Tensor))
-        yield from itertools.chain(module.parameters(recurse=False), module.buffers(recurse=False), attributes)
+        return vars(self) | {"models": pickled_by_value(self.models), "_given": []}

@@ -1,14 +1,13 @@
 """Given pairs of source and target, in batches of similar length: their log-probabilities, and their alignment."""
 
+import math
 from collections.abc import Iterator, Sequence
 
-import torch
+import numpy as np
 
-from heed.data.batches.batch import Batch, make_batch
-from heed.decoding.scoring import token_log_probs
-from heed.decoding.stream import MAX_SENTENCES
-from heed.model.attention_weights import mean_cross_attention
-from heed.model.transformer import Transformer
+from heed.backends.choice import search_backend, searchable
+from heed.backends.protocol import GivenPairs, SearchModel
+from heed.decoding.stream import MAX_SENTENCES, end_to_end
 from heed.runtime.progress import progress
 from heed.text.tokenizer import SpecialIds
 
@@ -16,38 +15,54 @@ Pair = tuple[list[int], list[int]]  # ids of source and target, without bos and 
 MAX_TOKENS = 4096  # ids of a batch, padding included
 
 
-def pair_log_probs(models: Sequence[Transformer], pairs: Sequence[Pair], special: SpecialIds) -> list[list[float]]:
-    """For each pair the log-probability of each target id and of eos, by the mean of the models' probabilities."""
+def pair_log_probs(models: Sequence[SearchModel], pairs: Sequence[Pair], special: SpecialIds) -> list[list[float]]:
+    """For each pair the log-probability of each target id and of eos, by the mean of the models' probabilities.
+
+    -∞ where a probability is 0. HeedError if one is NaN.
+    """
+    models = [searchable(model) for model in models]
     results: list[list[float]] = [[] for _ in pairs]
     with progress("Scoring", total=len(pairs), unit="pairs") as task:
-        for places, batch in _batches(pairs, special, models[0]):
-            for i, values in zip(places, token_log_probs(models, batch).tolist(), strict=True):
-                results[i] = values[: len(pairs[i][1]) + 1]
+        for places, some in _batches(pairs, special):
+            of_models = [search_backend(model).target_log_probs(model, some) for model in models]
+            log_probs = of_models[0]
+            if len(models) > 1:
+                log_probs = np.logaddexp.reduce(of_models, axis=0) - math.log(len(models))
+            begin = 0
+            for i, n in zip(places, some.tgt_lengths.tolist(), strict=True):
+                results[i] = log_probs[begin : begin + n].tolist()
+                begin += n
             task.advance(len(places))
     return results
 
 
 def attended_places(
-    model: Transformer, pairs: Sequence[Pair], special: SpecialIds, *, layer: int | None
+    model: SearchModel, pairs: Sequence[Pair], special: SpecialIds, *, layer: int | None
 ) -> list[list[int]]:
     """For each pair the place of the source id that each target id attends to most: see `Translator.alignments`."""
+    model = searchable(model)
+    backend = search_backend(model)
     results: list[list[int]] = [[] for _ in pairs]
-    for places, batch in _batches(pairs, special, model):
-        weights = mean_cross_attention(model, batch.src, batch.src_mask, batch.tgt_in)
-        for i, layers in zip(places, weights.cpu(), strict=True):
+    for places, some in _batches(pairs, special):
+        weights = backend.cross_attention(model, some)  # (layer, row, src)
+        begin = 0
+        for i in places:
             src, tgt = pairs[i]
             # Without eos, where attention rests that has nothing to look for.
-            found = layers[:, : len(tgt), : len(src)].argmax(dim=2).tolist()
+            found = weights[:, begin : begin + len(tgt), : len(src)].argmax(axis=2).tolist()
             results[i] = max(reversed(found), key=lambda row: len(set(row))) if layer is None else found[layer - 1]
+            begin += len(tgt) + 1
     return results
 
 
-def _batches(pairs: Sequence[Pair], special: SpecialIds, model: Transformer) -> Iterator[tuple[list[int], Batch]]:
-    """(places of its pairs, batch on the model's device) of all pairs, the shortest first."""
-    device = model.src_embedding.weight.device
+def _batches(pairs: Sequence[Pair], special: SpecialIds) -> Iterator[tuple[list[int], GivenPairs]]:
+    """(places of its pairs, batch) of all pairs, the shortest first."""
     for places in _groups([max(len(src), len(tgt)) + 1 for src, tgt in pairs]):
-        rows = torch.tensor(places).numpy()
-        yield places, make_batch([pairs[i] for i in places], special, rows=rows).to(device)
+        sources, targets = [pairs[i][0] for i in places], [pairs[i][1] for i in places]
+        src, src_lengths = end_to_end(sources, last=special.eos)
+        tgt_in, tgt_lengths = end_to_end(targets, first=special.bos)
+        tgt_out, _ = end_to_end(targets, last=special.eos)
+        yield places, GivenPairs(src, src_lengths, tgt_in, tgt_out, tgt_lengths)
 
 
 def _groups(lengths: list[int]) -> Iterator[list[int]]:

@@ -12,13 +12,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from heed.backends.choice import backend_for
-from heed.backends.protocol import Backend
+from heed.backends.choice import search_backend, searchable
+from heed.backends.protocol import SearchBackend, SearchModel
 from heed.decoding.beam import Hypothesis
 from heed.decoding.distinct import distinct_search
 from heed.decoding.settings import DecodingSettings, SamplingSettings
 from heed.decoding.stream import MAX_SENTENCES, Source
-from heed.model.transformer import Transformer
 from heed.text.tokenizer import SpecialIds
 
 Result = tuple[int, list[Hypothesis]]
@@ -28,7 +27,7 @@ MAX_SEARCHES = 8  # more would wait for Python's lock
 
 
 def parallel_search(
-    models: Sequence[Transformer],
+    models: Sequence[SearchModel],
     sources: Iterable[Source | None],
     special: SpecialIds,
     settings: DecodingSettings,
@@ -50,8 +49,9 @@ def parallel_search(
         "n_sentences": n_sentences,
         "sampling": sampling,
     }
+    models = [searchable(model) for model in models]
     run: Run = partial(distinct_search, models, special=special, settings=settings, **options)
-    backend = backend_for(models[0])
+    backend = search_backend(models[0])
     n_threads = backend.search_threads(models[0])
     if n_threads == 1:
         yield from run(sources, wait=wait)
@@ -131,7 +131,7 @@ class _SharedQueue:
             self._changed.wait_for(lambda: self._sources or self._ended)
 
 
-def _search_in_parallel(run: Run, ahead: _ReadAhead, backend: Backend, *, n_threads: int) -> Iterator[Result]:
+def _search_in_parallel(run: Run, ahead: _ReadAhead, backend: SearchBackend, *, n_threads: int) -> Iterator[Result]:
     """Searches all sources that have arrived. An exception in any search ends all and is raised here."""
     # One queue feeds all searches, one takes their results.
     n_searches = min(n_threads, MAX_SEARCHES)

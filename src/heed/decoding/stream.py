@@ -3,16 +3,18 @@
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Generic, TypeVar
 
-import torch
+import numpy as np
 
-from heed.backends.protocol import FIRST_CAPACITY, bytes_per_position
+from heed.backends.beam_account import Ints
+from heed.backends.choice import search_backend
+from heed.backends.protocol import FIRST_CAPACITY, SearchModel
 from heed.data.reading.stream import windows
 from heed.decoding.settings import DecodingSettings, SamplingSettings
 from heed.errors import HeedError
 from heed.model.architecture import Architecture
-from heed.model.transformer import Transformer
 from heed.runtime.memory import free_gpu_memory, free_memory
 from heed.runtime.progress import Task
 from heed.text.prefix import NO_PREFIX, Prefix
@@ -85,9 +87,19 @@ def _guaranteed_length(source: Source) -> int:
     return max(source.prefix.n_tokens + 1, source.min_limit)
 
 
-def max_live_tokens(device: torch.device) -> int:
+def end_to_end(
+    sequences: Sequence[Sequence[int]], *, first: int | None = None, last: int | None = None
+) -> tuple[Ints, Ints]:
+    """The ids of sequences, one after the other, each with `first` in front and `last` behind; how many each has."""
+    ends = [[i] if i is not None else [] for i in (first, last)]
+    parts = [part for sequence in sequences for part in (ends[0], sequence, ends[1])]
+    lengths = np.array([len(sequence) for sequence in sequences], np.int64) + len(ends[0]) + len(ends[1])
+    return np.fromiter(chain.from_iterable(parts), np.int64, count=int(lengths.sum())), lengths
+
+
+def max_live_tokens(device_name: str) -> int:
     """The most tokens that the targets of a search may have together."""
-    return GPU_LIVE_TOKENS if device.type == "cuda" else MAX_LIVE_TOKENS
+    return GPU_LIVE_TOKENS if device_name.startswith("cuda") else MAX_LIVE_TOKENS
 
 
 class SearchMemory:
@@ -95,7 +107,7 @@ class SearchMemory:
 
     def __init__(
         self,
-        models: Sequence[Transformer],
+        models: Sequence[SearchModel],
         settings: DecodingSettings,
         sampling: SamplingSettings | None,
         *,
@@ -103,11 +115,11 @@ class SearchMemory:
     ):
         """n_searches: number of searches that share the memory."""
         self._beam_size = settings.beam_size
-        self._per_position = sum(map(bytes_per_position, models))  # of a row
+        self._per_position = sum(search_backend(model).bytes_per_position(model) for model in models)  # of a row
         self._per_step = models[0].vocab_size * (SAMPLING_BYTES if sampling else SEARCH_BYTES)
-        device = models[0].src_embedding.weight.device
+        device = models[0].device_name
         self._free = _free_bytes(device) / n_searches
-        self._live_tokens, self._on_gpu = max_live_tokens(device), device.type == "cuda"
+        self._live_tokens, self._on_gpu = max_live_tokens(device), device.startswith("cuda")
         self._budget = self._free / 2 if self._on_gpu else min(MAX_BYTES / n_searches, self._free / 2)
 
     def max_sentences(self, wanted: int | None) -> int:
@@ -149,8 +161,8 @@ class SearchMemory:
         )
 
 
-def _free_bytes(device: torch.device) -> float:
-    return float(free_gpu_memory(device)) if device.type == "cuda" else free_memory()
+def _free_bytes(device_name: str) -> float:
+    return float(free_gpu_memory(device_name)) if device_name.startswith("cuda") else free_memory()
 
 
 class SourceQueue:

@@ -7,15 +7,11 @@ from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 import numpy as np
-import torch
-from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
-from torch import Tensor
 
 from heed.backends.beam_account import Bools, ContinuationRules, Continuations, Floats, Ints
-from heed.backends.forbidden import mask_forbidden
 from heed.backends.live_prefixes import AllowedIds
-from heed.backends.protocol import SearchOps
+from heed.backends.protocol import Logits, SearchOps
 from heed.decoding.settings import DecodingSettings, SamplingSettings
 from heed.errors import HeedError
 from heed.text.tokenizer import SpecialIds
@@ -58,9 +54,7 @@ class Choice(Protocol):
     def admit(self, numbers: Sequence[int]) -> None:
         """The sources of these numbers are searched from now on, behind the others."""
 
-    def choose(
-        self, logits: Float[Tensor, "active vocab"], active: Int[Tensor, " active"] | None, beams: LiveHypotheses
-    ) -> Continuations:
+    def choose(self, logits: Logits, active: Ints | None, beams: LiveHypotheses) -> Continuations:
         """The continuations of every sentence. active: the rows that have logits, None for all."""
 
     def advance(self, rows: Ints, ids: Ints | None, going_on: Bools) -> None:
@@ -97,7 +91,6 @@ def make_choice(
     backend: SearchOps,
     *,
     vocab_size: int,
-    device: torch.device,
     sampling: SamplingSettings | None,
     constraint: Constraint | None,
 ) -> Choice:
@@ -105,9 +98,9 @@ def make_choice(
     if constraint is not None and (sampling is not None or settings.min_tokens):
         raise HeedError("neither sampling nor min_tokens can be combined with a constraint; leave them out.")
     if sampling is not None:
-        return SampledChoice(settings, special, sampling, vocab_size=vocab_size, device=device)
+        return SampledChoice(settings, special, backend, sampling, vocab_size=vocab_size)
     if constraint is not None:
-        return ConstrainedChoice(settings, constraint, device=device)
+        return ConstrainedChoice(settings, backend, constraint)
     return BestChoice(settings, special, backend, vocab_size=vocab_size)
 
 
@@ -119,26 +112,25 @@ class BestChoice:
     def __init__(self, settings: DecodingSettings, special: SpecialIds, backend: SearchOps, *, vocab_size: int):
         self._backend, self._vocab_size, self._eos = backend, vocab_size, special.eos
         k = min(2 * settings.beam_size, settings.beam_size * vocab_size)
-        never = _never_chosen(special, vocab_size, torch.device("cpu"))
+        never = _never_chosen(special, vocab_size)
         self.fused_rules = ContinuationRules(never, settings.min_tokens, k)
 
     def admit(self, numbers: Sequence[int]) -> None:
         pass
 
-    def choose(self, logits: Tensor, active: Tensor | None, beams: LiveHypotheses) -> Continuations:
-        values, index = self._backend.best_continuations(
+    def choose(self, logits: Logits, active: Ints | None, beams: LiveHypotheses) -> Continuations:
+        values, places = self._backend.best_continuations(
             logits,
             active,
-            torch.from_numpy(np.ascontiguousarray(beams.log_probs)),
+            np.ascontiguousarray(beams.log_probs),
             beams.allowed_ids(),
             self.fused_rules.never,
-            torch.from_numpy(beams.lengths >= self.fused_rules.min_tokens),
+            beams.lengths >= self.fused_rules.min_tokens,
             eos=self._eos,
             k=self.fused_rules.k,
         )
-        places = index.numpy()
         parents = places // self._vocab_size
-        return Continuations(values.numpy(), parents, places - parents * self._vocab_size)
+        return Continuations(values, parents, places - parents * self._vocab_size)
 
     def advance(self, rows: Ints, ids: Ints | None, going_on: Bools) -> None:
         pass
@@ -149,30 +141,30 @@ class ConstrainedChoice:
 
     rows_compete, fused_rules = True, None
 
-    def __init__(self, settings: DecodingSettings, constraint: Constraint, *, device: torch.device):
-        self._beam_size, self._constraint, self._device = settings.beam_size, constraint, device
-        self._given = torch.from_numpy(constraint.given).to(device)
+    def __init__(self, settings: DecodingSettings, backend: SearchOps, constraint: Constraint):
+        self._beam_size, self._backend, self._constraint = settings.beam_size, backend, constraint
 
     def admit(self, numbers: Sequence[int]) -> None:
         self._constraint.admit(numbers)
 
-    def choose(self, logits: Tensor, active: Tensor | None, beams: LiveHypotheses) -> Continuations:
+    def choose(self, logits: Logits, active: Ints | None, beams: LiveHypotheses) -> Continuations:
         n_sentences, n_rows = len(beams.log_probs), beams.log_probs.size
-        rows = np.arange(n_rows) if active is None else active.numpy()
+        rows = np.arange(n_rows) if active is None else active
         allowed = self._constraint.choices(rows, (beams.limits - beams.lengths)[rows // self._beam_size])
         n_allowed = allowed.shape[1]
-        log_probs = torch.log_softmax(logits.float(), dim=-1)
-        if len(self._given):
-            log_probs[:, self._given] = torch.logsumexp(log_probs[:, self._given], dim=-1, keepdim=True)
-        of_allowed = log_probs.gather(1, torch.from_numpy(allowed.clip(0)).to(self._device)).double().cpu().numpy()
+        of_allowed = self._backend.log_probs_of(logits, np.ascontiguousarray(allowed))
+        if len(given := self._constraint.given):
+            of_given = self._backend.log_probs_of(logits, np.tile(given, (len(rows), 1)))
+            together = np.logaddexp.reduce(of_given, axis=1, keepdims=True)
+            of_allowed = np.where(np.isin(allowed, given), together, of_allowed)
         total, ids = np.full((n_rows, n_allowed), -np.inf), np.zeros((n_rows, n_allowed), np.int64)
-        total[rows] = beams.log_probs.reshape(-1, 1)[rows] + np.where(allowed < 0, -np.inf, of_allowed)
+        total[rows] = beams.log_probs.reshape(-1, 1)[rows] + of_allowed
         ids[rows] = allowed
         k = min(2 * self._beam_size, self._beam_size * n_allowed)
-        best = torch.from_numpy(total.reshape(n_sentences, -1)).topk(k, dim=1)
-        index = best.indices.numpy()
-        chosen = ids.reshape(n_sentences, -1)[np.arange(n_sentences)[:, None], index]
-        return Continuations(best.values.numpy(), index // n_allowed, chosen.clip(0))
+        total = total.reshape(n_sentences, -1)
+        index = np.argsort(-total, axis=1, kind="stable")[:, :k]
+        at = np.arange(n_sentences)[:, None], index
+        return Continuations(total[at], index // n_allowed, ids.reshape(n_sentences, -1)[at].clip(0))
 
     def advance(self, rows: Ints, ids: Ints | None, going_on: Bools) -> None:
         new_ids = None if ids is None else ids[going_on].astype(np.int64).ravel()
@@ -192,54 +184,47 @@ class SampledChoice:
         self,
         settings: DecodingSettings,
         special: SpecialIds,
+        backend: SearchOps,
         sampling: SamplingSettings,
         *,
         vocab_size: int,
-        device: torch.device,
     ):
         self._beam_size, self._min_tokens, self._sampling = settings.beam_size, settings.min_tokens, sampling
-        self._eos, self._device = special.eos, device
-        self._never = _never_chosen(special, vocab_size, device)
+        self._eos, self._backend, self._never = special.eos, backend, _never_chosen(special, vocab_size)
 
     def admit(self, numbers: Sequence[int]) -> None:
         pass
 
-    def choose(self, logits: Tensor, active: Tensor | None, beams: LiveHypotheses) -> Continuations:
-        may_end = torch.from_numpy(beams.lengths >= self._min_tokens)
-        log_probs = mask_forbidden(
-            torch.log_softmax(logits.detach().float(), dim=-1),
-            *(beams.allowed_ids(), self._never, may_end),
+    def choose(self, logits: Logits, active: Ints | None, beams: LiveHypotheses) -> Continuations:
+        ids, log_probs = self._backend.draw(
+            logits,
+            self._random_numbers(beams),
+            beams.allowed_ids(),
+            self._never,
+            beams.lengths >= self._min_tokens,
             eos=self._eos,
+            temperature=self._sampling.temperature,
+            top_k=self._sampling.top_k,
+            top_p=self._sampling.top_p,
         )
-        sharpened = torch.log_softmax(log_probs / self._sampling.temperature, dim=-1)
-        probs, ids = sharpened.double().exp().sort(dim=-1, descending=True, stable=True)
-        before = probs.cumsum(dim=-1) - probs
-        left_out = before >= self._sampling.top_p
-        if self._sampling.top_k is not None:
-            left_out[:, self._sampling.top_k :] = True
-        cumulated = probs.masked_fill(left_out, 0).cumsum(dim=-1)
-        drawn = torch.searchsorted(cumulated, self._random_numbers(beams) * cumulated[:, -1:], right=True)
-        chosen = ids.gather(1, drawn.clamp(max=ids.shape[1] - 1))
         shape = beams.log_probs.shape
-        values = beams.log_probs + log_probs.gather(1, chosen).double().cpu().numpy().reshape(shape)
-        return Continuations(
-            values, np.broadcast_to(np.arange(self._beam_size), shape), chosen.cpu().numpy().reshape(shape)
-        )
+        parents = np.broadcast_to(np.arange(self._beam_size), shape)
+        return Continuations(beams.log_probs + log_probs.reshape(shape), parents, ids.reshape(shape))
 
     def advance(self, rows: Ints, ids: Ints | None, going_on: Bools) -> None:
         pass
 
-    def _random_numbers(self, beams: LiveHypotheses) -> Float[Tensor, "row 1"]:
-        """One in [0, 1) for each row."""
+    def _random_numbers(self, beams: LiveHypotheses) -> Floats:
+        """(row): one in [0, 1) for each."""
         numbers = [
             np.random.default_rng((self._sampling.seed, int(number), int(length))).random(self._beam_size)
             for number, length in zip(beams.numbers, beams.lengths, strict=True)
         ]
-        return torch.from_numpy(np.concatenate(numbers)).to(self._device)[:, None]
+        return np.concatenate(numbers)
 
 
-def _never_chosen(special: SpecialIds, vocab_size: int, device: torch.device) -> Bool[Tensor, " vocab"]:
-    """True for the ids that no target may have."""
-    never = torch.zeros(vocab_size, dtype=torch.bool, device=device)
+def _never_chosen(special: SpecialIds, vocab_size: int) -> Bools:
+    """(vocab): True for the ids that no target may have."""
+    never = np.zeros(vocab_size, np.bool_)
     never[[i for i in (special.pad, special.bos, special.unk) if i not in (None, special.eos)]] = True
     return never

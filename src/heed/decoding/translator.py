@@ -5,10 +5,9 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Unpack, overload
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
-import torch
-
+from heed.backends.protocol import SearchModel
 from heed.config import shown
 from heed.data.reading.stream import wait_for_more
 from heed.decoding.beam import Hypothesis
@@ -17,9 +16,11 @@ from heed.decoding.loading import (
     PickledByValue,
     choose_precision,
     description,
+    list_of,
     load_models,
     no_report,
     prepack_models,
+    ready_models,
     recipe_settings,
 )
 from heed.decoding.pairs import attended_places, pair_log_probs
@@ -29,8 +30,6 @@ from heed.decoding.settings import DecodingOptions, DecodingSettings, SamplingSe
 from heed.decoding.stream import Source, longest_source, search_in_order
 from heed.errors import HeedError, check_texts, refuse_text
 from heed.evaluation.utility import Utility, check_utility, mean_utilities
-from heed.model.attention_weights import AttentionWeights, attention_weights
-from heed.model.transformer import Transformer
 from heed.runtime.device import DecodingPrecisionChoice
 from heed.runtime.progress import Task, progress
 from heed.text.alignment import Link, Translated
@@ -38,6 +37,10 @@ from heed.text.line_rules import Mentions, Part, Spans, cut_line, is_blank
 from heed.text.prefix import NO_PREFIX, Prefix
 from heed.text.printable import printable
 from heed.text.tokenizer_kinds import AnyTokenizer
+
+if TYPE_CHECKING:
+    from heed.model.attention_weights import AttentionWeights
+    from heed.model.transformer import Transformer
 
 REPEATED = 20  # tokens at the end of a translation: of a quarter as many kinds, they are a repetition
 MAX_CANDIDATES = 100  # of minimum Bayes risk: each is compared with each
@@ -79,7 +82,7 @@ class Translator(PickledByValue):
 
     def __init__(
         self,
-        models: Transformer | Sequence[Transformer],
+        models: SearchModel | Sequence[SearchModel],
         tokenizer: AnyTokenizer,
         settings: DecodingSettings | None = None,
         *,
@@ -94,7 +97,9 @@ class Translator(PickledByValue):
 
         copy: whether the models stay as they are; else they become the translator's, which halves the memory.
         """
-        self.precision = choose_precision(models, precision, report=report)
+        self._given = [*list_of(models)] if copy else []  # whose attention can be looked at
+        first = list_of(models)[0]
+        self.precision = choose_precision(first, precision, device_name=first.device_name, report=report)
         self.models = prepack_models(models, self.precision, copy=copy)
         self.tokenizer, self.report = tokenizer, report
         self.settings = settings or DecodingSettings()
@@ -116,14 +121,14 @@ class Translator(PickledByValue):
         It searches as the first model's recipe says; DecodingSettings given as keywords replace the recipe's. HeedError
         if a setting is unknown, out of range or without effect, a folder is damaged, or the folders' tokenizers differ.
         """
-        loaded = load_models(folders, device=device)
+        loaded = load_models(folders)
         settings = recipe_settings(loaded[0], decoding, where=str(folders[0]))
-        models = [folder.model for folder in loaded]
+        models, chosen = ready_models(loaded, precision, device=device, report=report)
         translator = cls(
             models,
             loaded[0].tokenizer,
             settings,
-            precision=precision,
+            precision=chosen,
             report=report,
             copy=False,
             languages=(loaded[0].card.src, loaded[0].card.tgt),
@@ -395,16 +400,30 @@ class Translator(PickledByValue):
                 raise HeedError(f"line {number:,}: {error}") from None
         return ids
 
-    def attention(self, source: str, target: str) -> AttentionWeights:
+    def attention(self, source: str, target: str) -> "AttentionWeights":
         """Every head's weights while the model writes this target, such as a translation's text, for this source.
 
-        Rows and columns are the ids of `tokenizer.encode`: the source followed by eos, the target preceded by bos.
+        Rows and columns are the ids of `tokenizer.encode`: the source followed by eos, the target preceded by bos. It
+        is the plain network that computes them, which needs PyTorch, in fp32 on a CPU.
         """
+        from heed.model.attention_weights import attention_weights
+
         check_texts(texts=[source, target])
-        device = self.models[0].src_embedding.weight.device
-        src = torch.tensor([*self.tokenizer.encode(source), self.tokenizer.special.eos], device=device)
-        tgt_in = torch.tensor([self.tokenizer.special.bos, *self.tokenizer.encode_targets([target])[0]], device=device)
-        return attention_weights(self.models[0], src, tgt_in)
+        src = [*self.tokenizer.encode(source), self.tokenizer.special.eos]
+        tgt_in = [self.tokenizer.special.bos, *self.tokenizer.encode_targets([target])[0]]
+        return attention_weights(self._module(), src, tgt_in)
+
+    def _module(self) -> "Transformer":
+        """The first model as a module."""
+        model: Any = self.models[0]
+        if self._given:
+            model = self._given[0]
+        elif self.folders and model.device_name == "cpu":
+            model = load_models(self.folders[:1])[0].model
+        if not hasattr(model, "modules"):
+            raise HeedError("packed weights show no attention: give the Translator the model itself, or load a folder.")
+        module: Transformer = model
+        return module
 
     def alignments(
         self, sources: list[str], targets: list[str], *, layer: int | None = None
@@ -419,7 +438,7 @@ class Translator(PickledByValue):
         None for a pair without words, or with a side of more tokens than one search takes. Costs one forward pass.
         """
         check_texts(sources=sources, targets=targets)
-        n_layers = len(self.models[0].decoder)
+        n_layers = self.models[0].arch.decoder_layers
         if layer is not None and not 1 <= layer <= n_layers:
             raise HeedError(f"layer {layer}: the model has {n_layers}.")
         tokenizer = self.tokenizer

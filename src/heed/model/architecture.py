@@ -9,6 +9,7 @@ from heed.config import Settings
 DROPOUTS = ("dropout", "attention_dropout", "word_dropout")  # the settings that are no shape
 Activation = Literal["relu", "gelu", "swish"]
 SinusoidForm = Literal["sinusoid", "sinusoid-halves", "sinusoid-t2t"]
+EPSILON = 1e-5  # of layer normalization, which no setting changes
 
 
 class Architecture(Settings):

@@ -1,5 +1,6 @@
 """Every head's attention weights for one pair of sentences. Neither training nor search keeps them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -20,8 +21,9 @@ class AttentionWeights:
 
 
 @torch.inference_mode()
-def attention_weights(model: Transformer, src: Int[Tensor, " src"], tgt_in: Int[Tensor, " tgt"]) -> AttentionWeights:
+def attention_weights(model: Transformer, src_ids: Sequence[int], tgt_in_ids: Sequence[int]) -> AttentionWeights:
     """Of one source (with eos) and one target (with bos), as the model's own forward pass makes them."""
+    src, tgt_in = (torch.tensor(ids, device=model.device_name) for ids in (src_ids, tgt_in_ids))
     recorded: list[Tensor] = []
 
     def attend(q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask, *, dropout: Dropout) -> Tensor:

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from dataclasses import astuple, dataclass
 
 from heed.model.architecture import Architecture
-from heed.model.networks import own_weight_shapes
 
 # m and v: a product and a sum of products each, v one product more; both corrections; root, sum, quotient, difference.
 ADAM_FLOPS = 13
@@ -32,6 +31,8 @@ def parameters_by_part(arch: Architecture, vocab_size: int, src_vocab_size: int 
 def weight_shapes(arch: Architecture, vocab_size: int, src_vocab_size: int | None = None) -> dict[str, tuple[int, ...]]:
     """The shape of every weight by its name in a model's state, of a shared matrix under its first name."""
     if arch.network is not None:
+        from heed.model.networks import own_weight_shapes  # PyTorch's modules
+
         return own_weight_shapes(arch, vocab_size, src_vocab_size)
     # Tables at both ends; a shared one has the name that comes first.
     d, keys, values = arch.d_model, arch.n_heads * arch.key_width, arch.n_heads * arch.value_width

@@ -258,6 +258,11 @@ class Transformer(nn.Module):
         if self.arch.share == "none":
             nn.init.normal_(self.output.weight, std=self.arch.d_model**-0.5)
 
+    @property
+    def device_name(self) -> str:
+        """Where its weights lie: cpu, cuda:0 …"""
+        return str(self.src_embedding.weight.device)
+
     def forward(
         self,
         src: Int[Tensor, "batch src"],

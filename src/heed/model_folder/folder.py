@@ -4,20 +4,22 @@ Nothing in it can run code. What is read is first compared with the manifest, an
 taken before the shapes in config.json agree with those in the file. README.md is for people; Heed never reads it.
 """
 
+import functools
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from heed.errors import HeedError
-from heed.model.networks import network_of
-from heed.model.transformer import Transformer
 from heed.model_folder.card import ModelCard, ModelConfig, read_config, write_config
-from heed.model_folder.weights import check_weights, model_of_weights, shared_weights, write_weights
+from heed.model_folder.weights import Take, check_weights
 from heed.runtime.files import whole_folder
 from heed.runtime.manifest import MANIFEST, check, manifest, seal
 from heed.text.tokenizer_kinds import AnyTokenizer, load_tokenizer
+
+if TYPE_CHECKING:
+    from heed.model.transformer import Transformer
 
 MODEL_FILES = ("config.json", "tokenizer.json", "model.safetensors")
 MODEL_FOLDER_NAMES = (*MODEL_FILES, MANIFEST, "README.md")
@@ -25,26 +27,22 @@ MODEL_FOLDER_NAMES = (*MODEL_FILES, MANIFEST, "README.md")
 
 @dataclass(frozen=True)
 class ModelFolder:
-    """A loaded folder: the model in fp32 and in evaluation mode, its tokenizer, its card."""
+    """A loaded folder: what config.json says, the tokenizer, and the weights, which are read when they are taken."""
 
-    model: Transformer
+    config: ModelConfig
     tokenizer: AnyTokenizer
-    card: ModelCard
+    take: Take
 
+    @property
+    def card(self) -> ModelCard:
+        return self.config.card
 
-def save_model(folder: Path, model: Transformer, tokenizer: AnyTokenizer, card: ModelCard) -> None:
-    """Writes the folder, whole or not at all."""
-    with whole_folder(folder) as temporary:
-        write_model(temporary, model, tokenizer, card)
-        seal(temporary)
+    @functools.cached_property
+    def model(self) -> "Transformer":
+        """PyTorch's module, in fp32 and in evaluation mode, made when it is first asked for."""
+        from heed.model_folder.network import model_of
 
-
-def write_model(folder: Path, model: Transformer, tokenizer: AnyTokenizer, card: ModelCard) -> None:
-    """Writes the files into an existing folder, to be sealed: checkpoints add theirs first."""
-    src_vocab_size = None if model.src_vocab_size == model.vocab_size else model.src_vocab_size
-    write_config(folder, ModelConfig(model.arch, model.vocab_size, card, src_vocab_size))
-    tokenizer.save(folder / "tokenizer.json")
-    write_weights(folder / "model.safetensors", shared_weights(model))
+        return model_of(self.config, self.take)
 
 
 def replace_card(folder: Path, card: ModelCard) -> None:
@@ -60,7 +58,10 @@ def replace_card(folder: Path, card: ModelCard) -> None:
 
 def load_model(folder: Path) -> ModelFolder:
     """The folder's model, tokenizer and card. HeedError if any of it is damaged, or its network is missing."""
-    network_of(read_config(folder).arch, where=str(folder))  # says what is wrong with a folder that is none
+    if read_config(folder).arch.network is not None:  # which says what is wrong with a folder that is none
+        from heed.model.networks import network_of
+
+        network_of(read_config(folder).arch, where=str(folder))
     sealed = manifest(folder)
     try:
         loaded = _loaded(folder, read_config(folder))
@@ -90,4 +91,4 @@ def _loaded(folder: Path, config: ModelConfig) -> ModelFolder:
     for found, expected in sizes:
         if found != expected:
             raise HeedError(f"{folder}: tokenizer.json has {found:,} ids, config.json says {expected:,}.")
-    return ModelFolder(model_of_weights(config, weights).eval(), tokenizer, config.card)
+    return ModelFolder(config, tokenizer, weights.take)

@@ -1,4 +1,4 @@
-"""model.safetensors, and the model that its tensors make.
+"""model.safetensors, a weight at a time.
 
 No memory of the model's size is taken before the shapes in config.json agree with those in the file.
 """
@@ -6,82 +6,96 @@ No memory of the model's size is taken before the shapes in config.json agree wi
 import json
 import math
 import os
-import stat
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-import torch
-from safetensors import SafetensorError
-from safetensors.torch import save_file
-from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
+import numpy as np
+from numpy.typing import NDArray
 
 from heed.config import cut
 from heed.errors import HeedError
 from heed.model.cost import n_parameters, weight_shapes
-from heed.model.networks import network_of
-from heed.model.transformer import Transformer
 from heed.model_folder.card import ModelConfig
 from heed.runtime.json_files import MAX_JSON_BYTES
 from heed.runtime.reading import regular_file
 
-
-def shared_weights(model: Transformer) -> dict[str, Tensor]:
-    """The state of a model with each shared matrix once, under its first name, in fp32 on the CPU."""
-    state, first_names = model.state_dict(), set(_first_names(model).values())
-    return {name: state[name].to("cpu", torch.float32).contiguous() for name in state if name in first_names}
-
-
-def _first_names(model: Transformer) -> dict[str, str]:
-    """For each name in the model's state the first name of the same tensor."""
-    first: dict[int, str] = {}
-    return {name: first.setdefault(id(tensor), name) for name, tensor in model.state_dict(keep_vars=True).items()}
-
-
-def load_weights(model: Transformer, weights: dict[str, Tensor], *, where: Path) -> None:
-    """Fills the model. HeedError names a weight that is missing, left over, or of another shape."""
-    found = {name: tuple(tensor.shape) for name, tensor in weights.items()}
-    _compare_shapes(weight_shapes(model.arch, model.vocab_size, model.src_vocab_size), found, where=where)
-    model.load_state_dict(weights, strict=False)
-
-
-def _compare_shapes(expected: dict[str, tuple[int, ...]], found: dict[str, tuple[int, ...]], *, where: Path) -> None:
-    for name in sorted(expected.keys() ^ found.keys()):
-        state = "missing" if name in expected else "not part of the architecture in config.json"
-        raise HeedError(f"{where}: weight {cut(name)} is {state}.")
-    for name, shape in found.items():
-        if shape != expected[name]:
-            raise HeedError(f"{where}: weight {name} has shape {shape}; config.json asks for {expected[name]}.")
-
+Take = Callable[[str], NDArray[np.float32] | None]  # a weight in fp32 by its name; None if there is none
 
 # What weights may be stored as. A safetensors file is the length of its header in 8 bytes, the header in JSON, and the
 # tensors, consecutively. It is read, not mapped into memory, where another process that cuts it would end this
 # one by a signal; each tensor enters memory once.
-_DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "F64": torch.float64}
+_DTYPES: dict[str, np.dtype[Any]] = {
+    "F32": np.dtype(np.float32),
+    "F16": np.dtype(np.float16),
+    "BF16": np.dtype(np.uint16),  # its bits: numpy has no such type
+    "F64": np.dtype(np.float64),
+}
 
 
 class _Stored(NamedTuple):
     """How a tensor is stored in a file, and where in it."""
 
-    dtype: torch.dtype
+    dtype: np.dtype[Any]
     shape: tuple[int, ...]
     start: int
     end: int
 
 
-def read_weights(path: Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors file. HeedError if it is missing, cut short or of another kind."""
-    with _weights_file(path) as file:
-        return {name: _read(file, stored) for name, stored in _contents(file).items()}
+class StoredWeights:
+    """The weights in a safetensors file, which stays open; each is read when it is taken, so that memory never holds
+    all of them."""
+
+    def __init__(self, path: Path):
+        """HeedError if the file is missing, cut short or of another kind."""
+        self.path = path
+        with self._errors():
+            self._file = regular_file(path)
+            weakref.finalize(self, self._file.close)
+            self._contents = _contents(self._file)
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of each weight by its name."""
+        return {name: stored.shape for name, stored in self._contents.items()}
+
+    def raw(self, name: str) -> tuple[NDArray[Any], bool]:
+        """A weight as it is stored, and whether that is in bf16, of which the array has the bits."""
+        stored = self._contents[name]
+        with self._errors():
+            return _read(self._file, stored), stored.dtype == _DTYPES["BF16"]
+
+    def take(self, name: str) -> NDArray[np.float32] | None:
+        """A weight in fp32; None if there is none of this name. HeedError if it holds numbers that are not finite."""
+        if name not in self._contents:
+            return None
+        numbers, is_bf16 = self.raw(name)
+        if is_bf16:
+            numbers = (numbers.astype(np.uint32) << 16).view(np.float32)
+        with np.errstate(over="ignore"):
+            weight = numbers.astype(np.float32, copy=False)
+        check_finite(name, weight, where=self.path)
+        return weight
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        with file_errors(self.path):
+            yield
+
+
+def check_finite(name: str, weight: NDArray[np.float32], *, where: Path) -> None:
+    """HeedError for numbers that are not finite."""
+    if weight.size and not (np.isfinite(weight.min()) and np.isfinite(weight.max())):  # which spare a copy of its size
+        raise HeedError(f"{where}: {name} holds numbers that are not finite; take an earlier checkpoint.")
 
 
 @contextmanager
-def _weights_file(path: Path) -> Iterator[BinaryIO]:
+def file_errors(path: Path) -> Iterator[None]:
+    """HeedError for what a file of weights that is missing or damaged raises."""
     try:
-        with regular_file(path) as file:
-            yield file
+        yield
     except FileNotFoundError:
         raise HeedError(
             f"{path}: missing; a model folder holds config.json, tokenizer.json, model.safetensors."
@@ -136,76 +150,30 @@ def _counts(values: Any) -> bool:
     return isinstance(values, list) and all(type(value) is int and 0 <= value < 2**63 for value in values)
 
 
-def _read(file: BinaryIO, stored: _Stored) -> Tensor:
-    buffer = torch.empty(stored.end - stored.start, dtype=torch.uint8)
+def _read(file: BinaryIO, stored: _Stored) -> NDArray[Any]:
+    numbers = np.empty(stored.shape, stored.dtype)
     file.seek(stored.start)
-    if file.readinto(buffer.numpy()) < len(buffer):  # type: ignore[attr-defined]  # a BufferedReader's
+    if file.readinto(numbers.reshape(-1).view(np.uint8)) < numbers.nbytes:  # type: ignore[attr-defined]  # a BufferedReader's
         raise ValueError("cut while it was read")
-    return buffer.view(stored.dtype).view(stored.shape)
+    return numbers
 
 
-def write_weights(path: Path, tensors: dict[str, Tensor]) -> None:
-    """Writes a safetensors file; a full disk is an OSError, as with any file."""
-    path.touch()
-    mode = path.stat().st_mode
-    try:
-        save_file(tensors, path)
-    except SafetensorError as error:
-        path.unlink(missing_ok=True)
-        raise OSError(0, str(error)) from error
-    if path.stat().st_mode != mode:  # safetensors lets nobody but the owner read its files, whatever the umask says
-        path.chmod(stat.S_IMODE(mode))
-
-
-def check_weights(path: Path, config: ModelConfig) -> dict[str, Tensor]:
-    """The weights that config asks for, in fp32. HeedError if the file holds others, or numbers that are not finite."""
+def check_weights(path: Path, config: ModelConfig) -> StoredWeights:
+    """The weights that config asks for. HeedError if the file holds others."""
     network = config.arch, config.vocab_size, config.src_vocab_size
     n_weights = n_parameters(*network)
     if n_weights > path.stat().st_size:
         raise HeedError(f"{path}: smaller than the {n_weights:,} weights that config.json asks for.")
-    weights: dict[str, Tensor] = {}
-    with _weights_file(path) as file:
-        contents = _contents(file)
-        shapes = {name: stored.shape for name, stored in contents.items()}
-        _compare_shapes(weight_shapes(*network), shapes, where=path)
-        for name, stored in contents.items():
-            weights[name] = _read(file, stored).float()
-            _check_finite(name, weights[name], where=path)
+    weights = StoredWeights(path)
+    compare_shapes(weight_shapes(*network), weights.shapes, where=path)
     return weights
 
 
-def model_of(config: ModelConfig, weights: dict[str, Tensor], *, where: Path) -> Transformer:
-    """The model of these weights, in evaluation mode. HeedError if they are not those that config asks for."""
-    found = {name: tuple(tensor.shape) for name, tensor in weights.items()}
-    _compare_shapes(weight_shapes(config.arch, config.vocab_size, config.src_vocab_size), found, where=where)
-    for name, tensor in weights.items():
-        _check_finite(name, tensor, where=where)
-    return model_of_weights(config, weights).eval()
-
-
-def _check_finite(name: str, tensor: Tensor, *, where: Path) -> None:
-    if not torch.stack(torch.aminmax(tensor)).isfinite().all():  # which spare a copy of its size
-        raise HeedError(f"{where}: {name} holds numbers that are not finite; take an earlier checkpoint.")
-
-
-class _NothingDrawn(TorchFunctionMode):
-    """Leaves out the drawing of first weights: on the meta device it would import 70 MB of PyTorch, for nothing."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in (nn.init.normal_, nn.init.uniform_, nn.init.kaiming_uniform_):
-            return args[0] if args else kwargs["tensor"]
-        return func(*args, **(kwargs or {}))
-
-
-def model_of_weights(config: ModelConfig, weights: dict[str, Tensor]) -> Transformer:
-    """The model whose weights are these tensors; they are not copied."""
-    network = network_of(config.arch)
-    if network is Transformer:
-        with torch.device("meta"), _NothingDrawn():
-            model = Transformer(config.arch, config.vocab_size, config.src_vocab_size)
-    else:  # which may hold tensors of its own that are no weights
-        model = network(config.arch, config.vocab_size, config.src_vocab_size)
-    parameters = {name: nn.Parameter(tensor) for name, tensor in weights.items()}
-    state = {name: parameters[first] for name, first in _first_names(model).items()}
-    model.load_state_dict(state, assign=True)
-    return model
+def compare_shapes(expected: dict[str, tuple[int, ...]], found: dict[str, tuple[int, ...]], *, where: Path) -> None:
+    """HeedError names a weight that is missing, left over, or of another shape."""
+    for name in sorted(expected.keys() ^ found.keys()):
+        state = "missing" if name in expected else "not part of the architecture in config.json"
+        raise HeedError(f"{where}: weight {cut(name)} is {state}.")
+    for name, shape in found.items():
+        if shape != expected[name]:
+            raise HeedError(f"{where}: weight {name} has shape {shape}; config.json asks for {expected[name]}.")

@@ -10,6 +10,7 @@ from typing import Any, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
+from heed.backends.protocol import SearchModel
 from heed.config import shown, validated
 from heed.data.reading.stream import wait_for_more
 from heed.decoding.beam import Hypothesis, search
@@ -17,9 +18,11 @@ from heed.decoding.loading import (
     PickledByValue,
     choose_precision,
     description,
+    list_of,
     load_models,
     no_report,
     prepack_models,
+    ready_models,
     recipe_settings,
 )
 from heed.decoding.rules import PARSER_RULES
@@ -27,7 +30,6 @@ from heed.decoding.settings import DecodingOptions, DecodingSettings
 from heed.decoding.stream import Source, search_in_order
 from heed.errors import HeedError
 from heed.model.architecture import Architecture
-from heed.model.transformer import Transformer
 from heed.model_folder import ModelFolder
 from heed.parsing.lexicon import NO_LEXICON, Lexicon
 from heed.parsing.trees import (
@@ -106,7 +108,7 @@ class Parser(PickledByValue):
 
     def __init__(
         self,
-        models: Transformer | Sequence[Transformer],
+        models: SearchModel | Sequence[SearchModel],
         tokenizer: AnyTokenizer,
         settings: DecodingSettings,
         linearisation: LinearisationSettings,
@@ -123,7 +125,8 @@ class Parser(PickledByValue):
 
         copy: whether the models stay as they are; else they become the parser's, which halves the memory.
         """
-        self.precision = choose_precision(models, precision, report=report)
+        first = list_of(models)[0]
+        self.precision = choose_precision(first, precision, device_name=first.device_name, report=report)
         self.models = prepack_models(models, self.precision, copy=copy)
         self.tokenizer = tokenizer
         self.settings = settings.model_copy(update={"min_tokens": 0})  # the words decide how long a tree is at least
@@ -151,9 +154,11 @@ class Parser(PickledByValue):
         if a setting is unknown, out of range or without effect, a folder is damaged, its model translates, or the
         folders differ in their vocabulary, lexicon or order of symbols.
         """
-        loaded = load_models(folders, device=device)
+        loaded = load_models(folders)
         settings = recipe_settings(loaded[0], decoding, where=str(folders[0]), rules=PARSER_RULES)
-        return cls.of(loaded, settings, where=folders, precision=precision, constrained=constrained, report=report)
+        return cls.of(
+            loaded, settings, where=folders, precision=precision, constrained=constrained, report=report, device=device
+        )
 
     @classmethod
     def of(
@@ -165,6 +170,7 @@ class Parser(PickledByValue):
         precision: DecodingPrecisionChoice = "fp32",
         constrained: bool = True,
         report: Callable[[str], None] = no_report,
+        device: str | None = None,
     ) -> "Parser":
         """The parser of loaded model folders of one vocabulary, whose models it takes over. Errors as `load`.
 
@@ -177,9 +183,10 @@ class Parser(PickledByValue):
                     f"{name}: its trees are other sequences than those of {where[0]}, or its lexicon is another; only "
                     "models of one recipe and treebank can be joined."
                 )
+        models, chosen = ready_models(loaded, precision, device=device, report=report)
         parser = cls(
-            [folder.model for folder in loaded], loaded[0].tokenizer, settings, cards[0],
-            lexicon=cards[0].lexicon, precision=precision, constrained=constrained, report=report, copy=False,
+            models, loaded[0].tokenizer, settings, cards[0],
+            lexicon=cards[0].lexicon, precision=chosen, constrained=constrained, report=report, copy=False,
         )  # fmt: skip
         parser.language, parser.folders = loaded[0].card.src, tuple(where)
         return parser

@@ -8,7 +8,6 @@ from heed.model.cost import parameters_by_part
 from heed.model_folder import read_config
 from heed.runs.recipe import read_recipe
 from heed.runs.recipes import recipe_names
-from heed.training.checkpoint import checkpoint_steps
 
 
 def describe(path: Path, *, vocab_size: int | None = None) -> dict[str, Any]:
@@ -46,5 +45,7 @@ def _model_in(folder: Path) -> Path:
         return folder
     if (folder / "model").is_dir():
         return folder / "model"
+    from heed.training.checkpoint import checkpoint_steps  # of who trains, and has PyTorch
+
     steps = checkpoint_steps(folder / "checkpoints")
     return folder / "checkpoints" / str(steps[-1]) if steps else folder

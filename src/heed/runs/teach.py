@@ -14,7 +14,7 @@ from heed.data.corpora.download import Report
 from heed.data.preparation.plan import SOURCES, compare_sources
 from heed.data.reading.pairs import FilePair, TrainingText, count_pairs, examine_source, readable_lines, source_of
 from heed.data.reading.text_files import TextFiles
-from heed.decoding.loading import load_models
+from heed.decoding.loading import load_models, no_report, ready_models
 from heed.decoding.translator import Translator
 from heed.errors import HeedError
 from heed.model_folder import read_config
@@ -54,9 +54,9 @@ def teach(context: RunContext, train: Callable[..., object]) -> None:
             report(f"Teacher {number} of {n_teachers}, in {folder}:")
             train(_teacher(recipe, number), folder, context.corpora)
     if workers.first:
-        loaded = load_models([folder / "model" for folder in folders], device=None)
-        models = [one.model for one in loaded]
-        translator = Translator(models, loaded[0].tokenizer, recipe.decoding, copy=False)
+        loaded = load_models([folder / "model" for folder in folders])
+        models, precision = ready_models(loaded, "auto", device=None, report=no_report)
+        translator = Translator(models, loaded[0].tokenizer, recipe.decoding, precision=precision)
         for src, (sources, translations) in missing:
             report(f"Translating {src} with the {n_teachers} teacher(s) in {translator.precision}.")
             if sources != src:

@@ -10,7 +10,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from heed.backends.choice import backend_for, kernels_state
+from heed.backends.choice import kernels_state
+from heed.backends.modules import backend_for
 from heed.data.batches.batch import Batch, Rows
 from heed.data.batches.mixed_batches import MixedBatches
 from heed.data.batches.shard_batches import ShardBatches
@@ -21,7 +22,7 @@ from heed.data.corpus.sharded import ShardedCorpus, TrainingCorpus
 from heed.data.preparation.job import Prepared, prepare
 from heed.data.preparation.tags import language_codes, shown_codes
 from heed.data.reading.text_files import TextFiles
-from heed.decoding.scoring import batch_nll, cross_entropy, perplexity
+from heed.decoding.scoring import perplexity
 from heed.decoding.settings import DecodingSettings
 from heed.decoding.stream import Source, maximum_length
 from heed.errors import HeedError
@@ -50,6 +51,7 @@ from heed.training.logbook import Logbook
 from heed.training.schedule import fine_tuning_rate, rate_of_step
 from heed.training.settings import TrainingSettings
 from heed.training.trainer import train
+from heed.training.validation import batch_nll, cross_entropy
 
 MACHINE, IDS_HASH = "machine", "sha256 of its ids"  # on the card
 MUCH_HIGHER = 5  # times the rate for fine-tuning

@@ -11,6 +11,7 @@ from pathlib import Path
 # Of the largest core's capacity: what a core must have to count as a fast one. Arm's middle cores do, its small ones
 # have a third.
 FAST_CAPACITY = 0.75
+_chosen: dict[str, int] = {}  # by `choose_threads`
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,23 @@ class FastCores:
 def n_cores() -> int:
     """The number of CPUs that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def choose_threads(n: int) -> None:
+    """Sets `n_threads` for this process."""
+    _chosen["threads"] = n
+
+
+def n_threads() -> int:
+    """Threads for a computation on the CPU: those that were chosen, OMP_NUM_THREADS, else one for each core that this
+    process may use."""
+    if "threads" in _chosen:
+        return _chosen["threads"]
+    with suppress(ValueError):
+        return max(1, int(os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]))
+    if not hasattr(os, "sched_getaffinity"):
+        return n_cores()
+    return len({_core_of(Path("/sys/devices"), cpu) for cpu in os.sched_getaffinity(0)})
 
 
 def fast_cores(root: Path = Path("/"), *, allowed: Collection[int] | None = None) -> FastCores | None:

@@ -10,23 +10,28 @@ import platform
 import re
 import shlex
 import stat
+import sys
 import tempfile
 import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
-
-import torch
+from typing import TYPE_CHECKING, Literal
 
 from heed.errors import HeedError
+from heed.runtime import cores
 from heed.runtime.files import base_folder
 from heed.runtime.instruction_sets import chosen_set, forced
+from heed.runtime.process_tuning import torch_folder
+
+if TYPE_CHECKING:
+    import torch
 
 log = logging.getLogger(__name__)
 Precision = Literal["auto", "fp32", "bf16"]
 DecodingPrecision = Literal["fp32", "bf16", "int8"]
 DecodingPrecisionChoice = Literal["auto", "fp32", "bf16", "int8"]
+GPU_DRIVERS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")  # NVIDIA's, AMD's, the one of Windows in its Linux
 DEVICES = ("cpu", "cuda", "xpu")  # PyTorch has others, such as meta, that cannot compute, or mps, without fp64
 
 
@@ -34,8 +39,8 @@ DEVICES = ("cpu", "cuda", "xpu")  # PyTorch has others, such as meta, that canno
 class Machine:
     """Where to compute and in which precision, with the reason, for the user to read."""
 
-    device: torch.device
-    dtype: torch.dtype
+    device: "torch.device"
+    dtype: "torch.dtype"
     why: str
 
     def __str__(self) -> str:
@@ -44,11 +49,13 @@ class Machine:
     @property
     def precision(self) -> Literal["fp32", "bf16"]:
         """As the user names it."""
-        return "bf16" if self.dtype == torch.bfloat16 else "fp32"
+        return "bf16" if str(self.dtype) == "torch.bfloat16" else "fp32"
 
 
 def choose_machine(precision: Precision = "auto", *, device: str | None = None) -> Machine:
     """The fastest device at hand, or `device`, and the precision it is fast at. HeedError if it does not exist."""
+    import torch
+
     kind = device or os.environ.get("HEED_DEVICE") or ("cuda" if torch.cuda.is_available() else "cpu")
     if kind == "cuda":  # torchrun numbers the workers of a machine: each has a GPU of its own
         kind = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
@@ -71,8 +78,25 @@ def choose_machine(precision: Precision = "auto", *, device: str | None = None) 
     return Machine(chosen, torch.bfloat16 if fast else torch.float32, instruction)
 
 
+def search_device(device: str | None = None) -> str:
+    """The device of a search, such as cpu or cuda:0: `device`, HEED_DEVICE, or the fastest at hand.
+
+    PyTorch is imported only where a GPU's driver is there, or another device is asked for. HeedError if it does not
+    exist.
+    """
+    return str(choose_machine("fp32", device=device).device) if may_need_torch(device) else "cpu"
+
+
+def may_need_torch(device: str | None) -> bool:
+    """Whether PyTorch decides on which device a search runs."""
+    kind = device or os.environ.get("HEED_DEVICE")
+    return kind != "cpu" if kind else torch_folder() is not None and any(map(os.path.exists, GPU_DRIVERS))
+
+
 def _has_fast_bf16() -> tuple[bool, str]:
     """Whether the processor multiplies bf16, with what or without what; else it is emulated, and slower than fp32."""
+    import torch
+
     features: dict[str, bool] = getattr(torch.cpu, "get_capabilities", dict)()
     instructions = ("amx_bf16", "avx512_bf16")
     found = [name for name in instructions if features.get(name) and (not forced() or chosen_set().allows(name))]
@@ -163,7 +187,15 @@ def _words(variable: str) -> list[str]:
 
 def n_threads() -> int:
     """Threads that a CPU computation uses; OMP_NUM_THREADS sets them."""
-    return torch.get_num_threads()
+    torch = sys.modules.get("torch")
+    return cores.n_threads() if torch is None else int(torch.get_num_threads())
+
+
+def set_n_threads(n: int) -> None:
+    """Makes computations on the CPU use so many threads, those of kernels that are loaded later among them."""
+    cores.choose_threads(n)
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.set_num_threads(n)
 
 
 def processor() -> str:
@@ -181,7 +213,7 @@ def processor() -> str:
     return ", ".join([name, *caches])
 
 
-def micro_batch_tokens(device: torch.device) -> int:
+def micro_batch_tokens(device: "torch.device") -> int:
     """Tokens a side that one pass may hold if the recipe does not say.
 
     4,096 on a CPU: more is no faster, fewer leave matrix products short. On a GPU what half its memory holds of base's
@@ -189,11 +221,15 @@ def micro_batch_tokens(device: torch.device) -> int:
     """
     if device.type != "cuda":
         return 4096
+    import torch
+
     return max(1024, torch.cuda.get_device_properties(device).total_memory // 2**21)
 
 
 def matrix_product_rate(machine: Machine, *, seconds: float = 0.1) -> float:
     """Operations a second of a large matrix product in the machine's precision: what the device can sustain."""
+    import torch
+
     shapes = ((2048, 1024), (1024, 1024)) if machine.device.type == "cpu" else ((8192, 8192), (8192, 8192))
     x, y = (torch.ones(shape, dtype=machine.dtype, device=machine.device) for shape in shapes)
 

@@ -4,17 +4,20 @@ import os
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
-
-import torch
+from typing import TYPE_CHECKING, NamedTuple
 
 from heed.runtime.device import Machine
 from heed.runtime.process_tuning import give_back_freed_memory
+
+if TYPE_CHECKING:
+    import torch
 
 
 def memory_of(machine: Machine) -> int:
     """Bytes of memory that the device has."""
     if machine.device.type == "cuda":
+        import torch
+
         return int(torch.cuda.get_device_properties(machine.device).total_memory)
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
@@ -52,11 +55,13 @@ def free_memory(root: Path = Path("/")) -> float:
     return min([free, *(_free_in(group, names) for group, names in _control_groups(root))])
 
 
-def free_gpu_memory(device: torch.device) -> int:
+def free_gpu_memory(device: "torch.device | str") -> int:
     """Bytes that this process may still take on a GPU, whose allocator's unused memory it gives back.
 
     The allocator's own account would also count what recorded passes of training keep, which nothing else can use.
     """
+    import torch
+
     torch.cuda.empty_cache()
     return int(torch.cuda.mem_get_info(device)[0])
 

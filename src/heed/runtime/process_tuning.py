@@ -6,6 +6,7 @@ Imports no torch: what its libraries read when they are loaded has to be set bef
 import ctypes
 import gc
 import importlib
+import importlib.util
 import os
 import sys
 from contextlib import suppress
@@ -97,6 +98,15 @@ def release_library_pages() -> None:
             if rights == "r-xp" and path and path[0].startswith("/"):  # nobody writes there, so nothing is lost
                 start, end = (int(address, 16) for address in addresses.split("-"))
                 madvise(start, end - start, dont_need)
+
+
+def torch_folder() -> Path | None:
+    """Where PyTorch is installed, or None; it is not imported."""
+    with suppress(ImportError, ValueError):
+        spec = importlib.util.find_spec("torch")
+        if spec is not None and spec.origin:
+            return Path(spec.origin).parent
+    return None
 
 
 class _Postponed(ModuleType):

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from heed.backends.protocol import ROW_MULTIPLE, TrainingOps
+from heed.backends.training_protocol import ROW_MULTIPLE, TrainingOps
 
 # Tokens whose logits exist at a time: fewer stay in the processor's cache, more make fewer passes over the gradient of
 # the weight (docs/explain/performance.md); a GPU wants larger products.

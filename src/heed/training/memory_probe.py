@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from heed.backends.protocol import TrainingPasses
+from heed.backends.training_protocol import TrainingPasses
 from heed.data.batches.batch import Batch, Rows
 from heed.data.batches.token_batches import Batches
 from heed.errors import HeedError, is_out_of_memory

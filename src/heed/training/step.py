@@ -9,8 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from heed.backends.choice import backend_for
-from heed.backends.protocol import PassSettings, TrainingOps, TrainingPasses
+from heed.backends.modules import backend_for
+from heed.backends.training_protocol import PassSettings, TrainingOps, TrainingPasses
 from heed.data.batches.batch import Batch
 from heed.errors import is_out_of_memory
 from heed.model.transformer import Transformer

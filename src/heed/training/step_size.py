@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from heed.backends.choice import backend_for
-from heed.backends.protocol import ROW_MULTIPLE
+from heed.backends.modules import backend_for
+from heed.backends.training_protocol import ROW_MULTIPLE
 from heed.data.batches.batch import Batch
 from heed.data.batches.token_batches import Batches, Step
 from heed.training.settings import TrainingSettings

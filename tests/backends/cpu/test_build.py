@@ -11,10 +11,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
-from heed.backends.cpu import decoding_ops, training_ops
+from heed.backends.cpu import account_ops, tensors, training_ops
 from heed.backends.cpu.build import DIGEST_BYTES, SCRATCH, addresses, check_range, kernel, known_flags, library
 from heed.backends.cpu.declarations import FOLDER, PARAMETERS, ffi, structure
 from heed.runtime.device import cache_folder
@@ -260,7 +261,7 @@ def test_python_reads_the_structures_and_functions_that_the_compiler_sees(tmp_pa
     read = [line for line in FOLDER.joinpath("kernels.h").read_text().splitlines() if line.startswith("struct ")]
     names = [line.split()[1] for line in read]
     for name in names:
-        template = name in ("DecoderLayer", "Step", "Sources")
+        template = name in ("DecoderLayer", "Step", "Sentences")
         for number in ("<float>", "<bf16>") if template else ("",):
             lines.append(f"using {name}{number[1:-1]}_ = {name}{number};")
             kind, of = ffi.typeof(name), f"{name}{number[1:-1]}_"
@@ -281,6 +282,16 @@ def test_a_call_that_does_not_fit_the_declaration_is_refused():
         structure("EndingRules", patience=1)
 
 
+def test_the_door_for_arrays_names_both_shapes():
+    for x, shown in (
+        (np.zeros((3, 4), np.float32), r"\(3, 4\) of float32; expected \(3, 5\) of float32"),
+        (np.zeros((3, 5)), r"\(3, 5\) of float64; expected \(3, 5\) of float32"),
+        (np.zeros((5, 3), np.float32).T, r"\(3, 5\) of float32 with gaps; expected"),
+    ):
+        with pytest.raises(ValueError, match=shown):
+            addresses("some", x=(x, (3, 5), np.float32))
+
+
 @pytest.mark.parametrize(
     ("x", "shown"),
     [
@@ -292,12 +303,12 @@ def test_a_call_that_does_not_fit_the_declaration_is_refused():
 )
 def test_the_door_names_both_shapes(x, shown):
     with pytest.raises(ValueError, match=shown):
-        addresses("some", x=(x, (3, 5), torch.float32))
+        tensors.addresses("some", x=(x, (3, 5), torch.float32))
 
 
 def test_numbers_beyond_a_table_never_reach_the_kernels():
-    check_range("some", "ids", torch.tensor([0, 4]), 0, 5)
-    check_range("some", "ids", torch.empty(0, dtype=torch.int64), 0, 5)
+    check_range("some", "ids", np.array([0, 4]), 0, 5)
+    check_range("some", "ids", np.empty(0, np.int64), 0, 5)
     table, positions = torch.zeros(5, 8, requires_grad=True), torch.zeros(9, 8)
     for ids, places in (([5], [0]), ([-1], [0]), ([2**40], [0]), ([0], [9]), ([0], [-1])):
         with pytest.raises(IndexError, match="kernel embed: "):
@@ -309,10 +320,12 @@ def test_numbers_beyond_a_table_never_reach_the_kernels():
             options = {"label_smoothing": 0.1, "consistency": 5.0}
             training_ops.consistent_loss_(torch.zeros(2, 5), torch.tensor([target]), **options)
     with pytest.raises(IndexError, match="rows holds 4; expected 0 to 3"):
-        decoding_ops.best_continuations(
-            torch.zeros(1, 5), torch.tensor([4]), torch.zeros(2, 2, dtype=torch.float64),
-            None, torch.zeros(5, dtype=torch.bool), torch.ones(2, dtype=torch.bool), eos=2, k=2,
+        account_ops.best_continuations(
+            np.zeros((1, 5), np.float32), np.array([4]), np.zeros((2, 2)),
+            None, np.zeros(5, np.bool_), np.ones(2, np.bool_), eos=2, k=2,
         )  # fmt: skip
+    with pytest.raises(IndexError, match="an id is out of range"):
+        account_ops.log_probs_of(np.zeros((1, 5), np.float32), np.array([[5]]))
 
 
 def test_instructions_that_the_compiler_does_not_know_are_left_out(tmp_path):

@@ -1,33 +1,40 @@
 """The kernels of a search's step against PyTorch's operations."""
 
+import math
 import os
 import pickle
 import subprocess
 import sys
 from multiprocessing.reduction import ForkingPickler
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.conftest import SPECIAL, n_examples
+from tests.conftest import n_examples
 from tests.decoding.searches import VOCAB_SIZE, sharp_model
 
-from heed.backends.cpu import decoding_ops, weights
+from heed.backends.cpu import account_ops, decoding_ops, weights
 from heed.backends.cpu.build import has_bf16, has_int8, largest_int8_weight, library
-from heed.backends.cpu.search_state import CpuSearchState
-from heed.data.batches.batch import pad_sources
+from heed.backends.reference_search import ReferenceSearchBackend
 from heed.decoding.loading import prepack_models
 from heed.runtime.device import native_kernels
 
 needs_int8 = pytest.mark.skipif(not has_int8(), reason="no fast products of 8-bit integers")
 needs_bf16 = pytest.mark.skipif(not has_bf16(), reason="no AVX-512 BF16")
-KINDS = ["Fp32Weight", pytest.param("Bf16Weight", marks=needs_bf16), pytest.param("Int8Weight", marks=needs_int8)]
-PRODUCTS = {
-    "Fp32Weight": weights.fp32_product,
-    "Bf16Weight": weights.bf16_product,
-    "Int8Weight": weights.int8_product,
-}
+KINDS = ["fp32", pytest.param("bf16", marks=needs_bf16), pytest.param("int8", marks=needs_int8)]
+
+
+def packed_weight(kind, weight, bias, **options):
+    pack = {"fp32": weights.fp32_weight, "bf16": weights.bf16_weight, "int8": weights.int8_weight}[kind]
+    return pack(weight.numpy(), None if bias is None else bias.numpy(), **options)
+
+
+def product(x, weight, *, relu=False):
+    return torch.from_numpy(weights.product(x.contiguous().numpy(), weight, relu=relu))
+
+
 pytestmark = pytest.mark.skipif(library() is None, reason="no C++ compiler: Heed's kernels are not at hand")
 
 
@@ -42,12 +49,12 @@ pytestmark = pytest.mark.skipif(library() is None, reason="no C++ compiler: Heed
 def test_the_product_is_torchs_and_each_row_has_the_bits_that_it_has_alone(n, d_in, d_out, bias):
     torch.manual_seed(n * 7919 + d_in * 101 + d_out)
     x, weight, b = torch.randn(n, d_in), torch.randn(d_out, d_in), torch.randn(d_out)
-    packed = weights.Fp32Weight(weight, b if bias else None)
-    y = weights.fp32_product(x, packed)
+    packed = packed_weight("fp32", weight, b if bias else None)
+    y = product(x, packed)
     torch.testing.assert_close(y, torch.nn.functional.linear(x, weight, b if bias else None), atol=1e-4, rtol=1e-4)
-    assert torch.equal(weights.fp32_product(x, packed, relu=True), torch.relu(y))
+    assert torch.equal(product(x, packed, relu=True), torch.relu(y))
     for i in range(n):
-        assert torch.equal(weights.fp32_product(x[i : i + 1], packed)[0], y[i])
+        assert torch.equal(product(x[i : i + 1], packed)[0], y[i])
 
 
 @pytest.mark.slow
@@ -63,15 +70,13 @@ def test_the_product_in_float_is_as_exact_as_a_running_sum(d_in):
     exact = x.double() @ weight.double().T
     size = x.double().abs() @ weight.double().abs().T  # what a sum's rounding is measured by
     ours, plain = (
-        ((y.double() - exact).abs() / size).max()
-        for y in (weights.fp32_product(x, weights.Fp32Weight(weight, None)), running)
+        ((y.double() - exact).abs() / size).max() for y in (product(x, packed_weight("fp32", weight, None)), running)
     )
     assert float(ours) < 2 * float(plain)
 
 
 @pytest.mark.slow
 @needs_int8
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @given(
     n=st.integers(1, 60),
     d_in=st.integers(1, 70) | st.sampled_from([64, 128, 512]),  # tiles take whole 64
@@ -80,12 +85,12 @@ def test_the_product_in_float_is_as_exact_as_a_running_sum(d_in):
     by_relu=st.booleans(),
 )
 @settings(max_examples=n_examples(40))
-def test_the_8_bit_product_is_that_of_the_rounded_numbers(dtype, n, d_in, d_out, relu, by_relu):
+def test_the_8_bit_product_is_that_of_the_rounded_numbers(n, d_in, d_out, relu, by_relu):
     torch.manual_seed(n * 7919 + d_in * 101 + d_out)
-    x, weight, bias = torch.randn(n, d_in).to(dtype), torch.randn(d_out, d_in), torch.randn(d_out)
+    x, weight, bias = torch.randn(n, d_in), torch.randn(d_out, d_in), torch.randn(d_out)
     x[0] = 0  # a row without any number has no step
     x = torch.relu(x) if by_relu else x
-    packed = weights.Int8Weight(weight, bias, by_relu=by_relu)
+    packed = packed_weight("int8", weight, bias, by_relu=by_relu)
     most = x.float().abs().amax(1, keepdim=True)
     rounded = torch.where(most > 0, (x.float() * (127 / most)).round(), 0).double() * (most / 127)
     steps = weight.abs().amax(1, keepdim=True) / (127 if by_relu else largest_int8_weight())
@@ -93,14 +98,12 @@ def test_the_8_bit_product_is_that_of_the_rounded_numbers(dtype, n, d_in, d_out,
     # Numbers half-way between two steps may be rounded to either.
     slack = 2 * float((most / 127).max() * weight.abs().max()) + 1e-4
     expected = torch.relu(expected) if relu else expected
-    whole = weights.int8_product(x.float(), packed, relu=relu)
+    whole = product(x.float(), packed, relu=relu)
     torch.testing.assert_close(whole.double(), expected, atol=slack, rtol=0)
     if d_in <= 70:  # more numbers of a row in bf16 may well have one that is half-way
         assert float((whole - expected).abs().median()) < 1e-4
-    y = weights.int8_product(x, packed, relu=relu)
-    torch.testing.assert_close(y, whole.to(dtype))
     for i in range(n):
-        assert torch.equal(weights.int8_product(x[i : i + 1], packed, relu=relu)[0], y[i])
+        assert torch.equal(product(x[i : i + 1], packed, relu=relu)[0], whole[i])
 
 
 @needs_int8
@@ -115,7 +118,7 @@ def test_sums_of_8_bit_products_are_exact_at_their_extremes(n, by_relu):
     for draw in signs:
         x = draw(n, 1024) * 127
         x = torch.relu(x) if by_relu else x
-        y = weights.int8_product(x, weights.Int8Weight(weight, None, by_relu=by_relu))
+        y = product(x, packed_weight("int8", weight, None, by_relu=by_relu))
         assert torch.equal(y.double(), x.double() @ weight.double().T)
 
 
@@ -130,15 +133,13 @@ def test_sums_of_8_bit_products_are_exact_at_their_extremes(n, by_relu):
 def test_the_product_in_bf16_is_that_of_the_rounded_numbers(n, d_in, d_out, relu):
     torch.manual_seed(n * 7919 + d_in * 101 + d_out)
     x, weight, bias = torch.randn(n, d_in), torch.randn(d_out, d_in), torch.randn(d_out)
-    packed = weights.Bf16Weight(weight, bias)
+    packed = packed_weight("bf16", weight, bias)
     expected = x.bfloat16().double() @ weight.bfloat16().double().T + bias.bfloat16()
     expected = torch.relu(expected) if relu else expected
-    y = weights.bf16_product(x, packed, relu=relu)
+    y = product(x, packed, relu=relu)
     torch.testing.assert_close(y.double(), expected, atol=1e-4, rtol=1e-5)
-    torch.testing.assert_close(weights.bf16_product(x.bfloat16(), packed, relu=relu), y.bfloat16())
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @given(
     n_sentences=st.integers(1, 4),
     beam=st.integers(1, 10),
@@ -147,9 +148,9 @@ def test_the_product_in_bf16_is_that_of_the_rounded_numbers(n, d_in, d_out, relu
     seed=st.integers(0, 1000),
 )
 @settings(max_examples=n_examples(80))
-def test_the_best_continuations_are_those_of_a_whole_sort(dtype, n_sentences, beam, vocab_size, excluded, seed):
+def test_the_best_continuations_are_those_of_a_whole_sort(n_sentences, beam, vocab_size, excluded, seed):
     torch.manual_seed(seed)
-    logits = (torch.randn(n_sentences * beam, vocab_size) * 3).to(dtype)
+    logits = torch.randn(n_sentences * beam, vocab_size) * 3
     if excluded < vocab_size / 2:
         logits[:, vocab_size - excluded :] = -torch.inf
     log_probs = -torch.rand(n_sentences, beam, dtype=torch.float64) * 5
@@ -162,8 +163,9 @@ def test_the_best_continuations_are_those_of_a_whole_sort(dtype, n_sentences, be
     allowed_ids = [row.nonzero()[:, 0].int().numpy() if of else None for row, of in zip(only, some, strict=True)]
     k = 2 * beam
     active = torch.rand(n_sentences * beam).gt(0.2).nonzero()[:, 0]
-    arguments = (active, log_probs.clone(), allowed_ids, never, may_end)
-    values, index = decoding_ops.best_continuations(logits[active], *arguments, eos=2, k=k)
+    arguments = (active.numpy(), log_probs.clone().numpy(), allowed_ids, never.numpy(), may_end.numpy())
+    found = account_ops.best_continuations(logits[active].numpy(), *arguments, eos=2, k=k)
+    values, index = map(torch.from_numpy, found)
     left_out = torch.ones(n_sentences * beam, dtype=torch.bool)
     left_out[active] = False
     log_probs.view(-1)[left_out] = -torch.inf
@@ -178,6 +180,48 @@ def test_the_best_continuations_are_those_of_a_whole_sort(dtype, n_sentences, be
         assert len(set(row[there].tolist())) == int(there.sum())
 
 
+@pytest.mark.parametrize("n_models", [1, 3])
+@given(n=st.integers(1, 9), vocab_size=st.integers(3, 300) | st.integers(500, 1100), seed=st.integers(0, 1000))
+@settings(max_examples=n_examples(30))
+def test_log_probabilities_and_the_mean_of_models_are_pytorchs(n_models, n, vocab_size, seed):
+    torch.manual_seed(seed)
+    logits = [torch.randn(n, vocab_size) * 5 for _ in range(n_models)]
+    exact = torch.logsumexp(torch.stack([torch.log_softmax(x.double(), -1) for x in logits]), 0) - math.log(n_models)
+    mean = account_ops.mean_logits([x.numpy() for x in logits])
+    ids = torch.randint(-1, vocab_size, (n, 4))
+    found = torch.from_numpy(account_ops.log_probs_of(mean, ids.numpy()))
+    expected = exact.gather(1, ids.clamp(min=0)).masked_fill(ids < 0, -torch.inf)
+    torch.testing.assert_close(found, expected, atol=2e-6, rtol=1e-6)
+
+
+@given(
+    n=st.integers(1, 6),
+    vocab_size=st.integers(5, 300),
+    temperature=st.sampled_from([0.2, 1.0, 3.0]),
+    top_k=st.sampled_from([None, 1, 7]),
+    top_p=st.sampled_from([1.0, 0.6]),
+    seed=st.integers(0, 1000),
+)
+@settings(max_examples=n_examples(60))
+def test_a_draw_is_that_of_the_whole_distribution_in_order(n, vocab_size, temperature, top_k, top_p, seed):
+    """As the plain network's search sorts all of it; where a number lies on the edge of two ids, either may follow."""
+    torch.manual_seed(seed)
+    logits, numbers = torch.randn(2 * n, vocab_size) * 3, np.random.default_rng(seed).random(2 * n)
+    never, may_end = np.arange(vocab_size) < 2, np.arange(n) % 2 == 0
+    only = np.arange(3, vocab_size, 2, dtype=np.int32)
+    allowed = [only if i == 1 else None for i in range(2 * n)]
+    options = {"eos": 2, "temperature": temperature, "top_k": top_k, "top_p": top_p}
+    ids, log_probs = account_ops.draw(logits.numpy(), numbers, allowed, never, may_end, **options)
+    expected, values = ReferenceSearchBackend().draw(logits, numbers, allowed, never, may_end, **options)
+    below, above = (
+        ReferenceSearchBackend().draw(logits, numbers + more, allowed, never, may_end, **options)[0]
+        for more in (-1e-6, 1e-6)
+    )
+    assert ((ids == expected) | (ids == below) | (ids == above)).all()
+    same = ids == expected
+    np.testing.assert_allclose(log_probs[same], values[same], atol=2e-6)
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -188,40 +232,28 @@ def test_the_best_continuations_are_those_of_a_whole_sort(dtype, n_sentences, be
     ],
 )
 @pytest.mark.parametrize("precision", ["fp32", pytest.param("int8", marks=needs_int8)])
-def test_sources_encoded_in_one_call_are_those_encoded_operation_by_operation(precision, changes):
-    """Each source has the same bits in every batch, whatever threads share it."""
+def test_a_source_has_the_same_bits_in_every_batch_whatever_threads_share_it(precision, changes):
     (model,) = prepack_models(sharp_model(**changes), precision, copy=True)
-    state = CpuSearchState(model, n_sentences=40, beam_size=2)
     draw = torch.Generator().manual_seed(5)
-    sources = [torch.randint(3, VOCAB_SIZE, (n,), generator=draw).tolist() for n in (1, 60, 7, 2, 33, 40, 8, 9)]
-    src, src_mask = pad_sources(sources, SPECIAL)
-    at_once, begins = state._encode_sources(src, src_mask)
+    lengths = (1, 60, 7, 2, 33, 40, 8, 9)
+    sources = [torch.randint(3, VOCAB_SIZE, (n,), generator=draw).numpy() for n in lengths]
+    layers = decoding_ops.EncoderLayers(model)
+    at_once = layers.encode(decoding_ops.PackedSentences(np.concatenate(sources), np.array(lengths)))
     torch.set_num_threads(3)
     try:
-        by_three, _ = state._encode_sources(src, src_mask)
+        by_three = layers.encode(decoding_ops.PackedSentences(np.concatenate(sources), np.array(lengths)))
     finally:
         torch.set_num_threads(1)
-    for source, begin in zip(sources, begins.tolist(), strict=True):
-        alone, _ = state._encode_sources(*pad_sources([source], SPECIAL))
-        for layer, of_all, of_three in zip(alone, at_once, by_three, strict=True):
-            assert torch.equal(layer, of_all[begin : begin + len(layer)])
-            assert torch.equal(layer, of_three[begin : begin + len(layer)])
-    assert state._fused_encoder is not None
-    state._fused_encoder = None
-    by_operations, same_begins = state._encode_sources(src, src_mask)
-    assert torch.equal(begins, same_begins)
-    exact, _ = CpuSearchState(sharp_model(**changes), n_sentences=40, beam_size=2)._encode_sources(src, src_mask)
-    for one, other, right in zip(at_once, by_operations, exact, strict=True):
-        off = [(x[: len(one)].float() - right[: len(one)]).abs().mean() / right.abs().mean() for x in (one, other)]
-        assert off[0] < (1e-5 if precision == "fp32" else 0.1) and off[0] < 1.1 * off[1] + 1e-6
+    assert np.array_equal(at_once, by_three)
+    alone = [layers.encode(decoding_ops.PackedSentences(ids, np.array([len(ids)]))) for ids in sources]
+    assert np.array_equal(at_once, np.concatenate(alone, axis=1))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("pickled", [pickle.dumps, ForkingPickler.dumps])
 def test_a_packed_weight_can_be_pickled_and_stays_where_it_is(kind, pickled):
     torch.manual_seed(1)
-    x, weight = torch.randn(3, 70), getattr(weights, kind)(torch.randn(50, 70), torch.randn(50))
-    product = PRODUCTS[kind]
+    x, weight = torch.randn(3, 70), packed_weight(kind, torch.randn(50, 70), torch.randn(50))
     expected = product(x, weight)
     again = pickle.loads(pickled(weight))  # noqa: S301
     assert torch.equal(product(x, again), expected) and torch.equal(product(x, weight), expected)

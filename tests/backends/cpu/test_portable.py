@@ -316,11 +316,6 @@ def search_cases(dtype: torch.dtype, kind: str, draw: "Draw", widths: tuple[int,
         sources = [draw.numbers(dtype, int(length), keys + values) for length in src_lengths]
         return draw.numbers(dtype, n, capacity, keys + values), addresses_of(sources)
 
-    out = torch.zeros(n_rows, values, dtype=dtype)
-    cache, memories = caches()
-    yield Case(f"attend_to_past_{kind}", (draw.numbers(dtype, n_rows, 2 * keys + values), cache, beams, out))
-    yield Case(f"attend_to_source_{kind}", (draw.numbers(dtype, n_rows, keys), memories, beams, out))
-
     def layer(products: torch.dtype) -> Table:
         cache, memories = caches()
         shapes = {"qkv": (d, 2 * keys + values), "self_out": (values, d), "query": (d, keys), "cross_out": (values, d)}
@@ -359,16 +354,21 @@ def search_cases(dtype: torch.dtype, kind: str, draw: "Draw", widths: tuple[int,
         src = torch.tensor([0, 7, 8, n])  # where the sources begin and end
         of_source = torch.arange(3).repeat_interleave(src.diff())
         tokens = structure(
-            "Beams", ancestors=None, rows=torch.arange(n), slots=None, src_lengths=None,
+            "Beams", ancestors=None, rows=torch.arange(n), slots=None, src_lengths=src_lengths,
             lengths=torch.arange(n) - src[of_source], n_rows=n, beam=1, capacity=0, heads=heads,
         )  # fmt: skip
         step = structure("Step", **stack, **changes, beams=tokens, tokens=draw.integers(n, low=0, high=vocab))
         kv = several([packed_weight(draw, d, keys + values, products) for _ in range(n_layers)])
         sources = structure(
-            "Sources", offsets=src, sentences=of_source, n_sentences=3, n_memories=n_layers, kv=kv,
-            memories=torch.zeros(n_layers, n, keys + values, dtype=dtype),
+            "Sentences", offsets=src, sentences=of_source, n_sentences=3, n_memories=n_layers, kv=kv,
+            memories=torch.zeros(n_layers, n, keys + values, dtype=dtype), causal=0, weights=None, longest_src=0,
         )  # fmt: skip
         yield Case(f"encode_sources_{kind}", (step, sources), products)
+        targets = structure(
+            "Sentences", offsets=src, sentences=of_source, n_sentences=3, n_memories=0, kv=None, memories=None,
+            causal=1, weights=torch.zeros(n_layers, n, 30), longest_src=30,
+        )  # fmt: skip
+        yield Case(f"decode_targets_{kind}", (step, targets, torch.zeros(n, d)), products)
 
 
 def prefix_structure(prefix: Prefix) -> Table:
@@ -389,30 +389,31 @@ def account_of(draw: "Draw", lengths: Tensor, *, beam: int, width: int) -> Table
     )  # fmt: skip
 
 
-def continuation_cases(dtype: torch.dtype, kind: str, draw: "Draw") -> Iterator[Case]:
+def continuation_cases(draw: "Draw") -> Iterator[Case]:
     n_sentences, beam, vocab, d, eos, k = 3, 4, 700, 26, 2, 8
-    rows = torch.tensor([i for i in range(n_sentences * beam) if i != 5])
+    n = n_sentences * beam
+    rows = torch.tensor([i for i in range(n) if i != 5])
     log_probs = draw.numbers(torch.float64, n_sentences, beam)
     some = torch.tensor([7, 30, 600], dtype=torch.int32)
-    allowed, n_allowed = Table(bytes(8 * n_sentences * beam), {8 * 6: some}), torch.full((n_sentences * beam,), 3)
+    allowed, n_allowed = Table(bytes(8 * n), {8 * 6: some}), torch.full((n,), 3)
     never, may_end = torch.zeros(vocab, dtype=torch.bool), torch.tensor([True, False, True])
     never[:2] = True
     account = (rows, log_probs, allowed, n_allowed, never, may_end)
     results = (torch.zeros(n_sentences, k, dtype=torch.float64), torch.zeros(n_sentences, k, dtype=torch.int64))
     sizes = (len(rows), n_sentences, beam)
-    logits = draw.numbers(dtype, len(rows), vocab) * 3
-    yield Case(f"best_continuations_{kind}", (logits, *account, *results, *sizes, vocab, eos, k))
-    for name, products in (("int8", torch.int8), ("bf16", torch.bfloat16)):
-        x, y, weight = (
-            draw.numbers(dtype, 14, d),
-            torch.zeros(14, 75, dtype=dtype),
-            packed_weight(draw, d, 75, products),
-        )
-        yield Case(f"{name}_product_{kind}", (x, weight, y, 14, 1), products)
-    if dtype == torch.float32:
-        x = draw.numbers(dtype, len(rows), d)
-        y = torch.zeros(len(rows), 75)
-        yield Case("panel_product_float", (x, packed_weight(draw, d, 75, torch.float32), y, len(rows), 0))
+    logits, others = (draw.numbers(torch.float32, n, vocab) * 3 for _ in range(2))
+    yield Case("best_continuations", (logits[: len(rows)].clone(), *account, *results, *sizes, vocab, eos, k))
+    ids, of_ids = draw.integers(n, 2, low=-1, high=vocab), torch.zeros(n, 2, dtype=torch.float64)
+    yield Case("log_probs_of", (logits, ids, of_ids, n, 2, vocab))
+    yield Case("mean_logits", (addresses_of([logits, others]), torch.zeros(n, vocab), 2, n, vocab))
+    numbers = torch.full((n,), 0.4).double()
+    for top_k, top_p, temperature in ((0, 1.0, 1.0), (9, 0.5, 0.7)):
+        drawn = (torch.zeros(n, dtype=torch.int64), torch.zeros(n, dtype=torch.float64))
+        rest = (numbers, allowed, n_allowed, never, may_end, *drawn, n, beam, vocab, eos, top_k, top_p, temperature)
+        yield Case("draw", (logits, *rest))
+    for products in (torch.float32, torch.int8, torch.bfloat16):
+        x, y = draw.numbers(torch.float32, 14, d), torch.zeros(14, 75)
+        yield Case("packed_product", (x, packed_weight(draw, d, 75, products), y, 14, 1), products)
 
 
 def tile_cases(draw: "Draw") -> Iterator[Case]:
@@ -450,7 +451,8 @@ def all_cases() -> Iterator[Case]:
                     yield from attention_cases(dtype, kind, draw, widths, rate, causal)
         for widths in ((4, 32, 32), (4, 64, 64), (3, 5, 7)):
             yield from search_cases(dtype, kind, draw, widths)
-        yield from continuation_cases(dtype, kind, draw)
+
+    yield from continuation_cases(draw)
     yield from tile_cases(draw)
     yield Case("first_outside", (torch.tensor([3, 0, 4, 9, 2]), 5, 0, 9))
 

@@ -4,10 +4,12 @@ from math import inf
 
 import pytest
 
-from heed.backends import choice
+from heed.backends import modules
 from heed.backends.cpu import preference
 from heed.backends.cpu.build import library
+from heed.backends.cpu.packed_model import PackedModel
 from heed.backends.cpu.preference import PREFERENCES, Preference, any_wins, wins
+from heed.backends.cpu.search import why_not
 from heed.backends.reference import ReferenceBackend
 from heed.model.architecture import Architecture
 from heed.runtime.instruction_sets import SETS, chosen_set
@@ -38,9 +40,9 @@ def test_the_shape_and_the_set_decide_unless_the_kernels_are_forced(from_width_6
 
 @pytest.mark.skipif(library() is None, reason="no C++ compiler: Heed's kernels are not at hand")
 def test_a_model_for_which_the_kernels_do_not_win_runs_on_the_plain_network(from_width_64, small_model, monkeypatch):
-    found = choice.backend_for(small_model)  # of width 32
-    assert isinstance(found, ReferenceBackend)
-    assert f"PyTorch's operations are faster with {chosen_set().title}" in str(vars(found))
+    assert isinstance(modules.backend_for(small_model), ReferenceBackend)  # of width 32
+    assert modules.searchable(small_model) is small_model
+    assert why_not(small_model.arch) == f"PyTorch's operations are faster with {chosen_set().title}"
     monkeypatch.setitem(preference.PREFERENCES, chosen_set().name, Preference(32.0, inf, "made"))
-    assert not isinstance(choice.backend_for(small_model), ReferenceBackend)
-    assert isinstance(choice.backend_for(small_model.train()), ReferenceBackend)
+    assert isinstance(modules.searchable(small_model), PackedModel)
+    assert isinstance(modules.backend_for(small_model.train()), ReferenceBackend)

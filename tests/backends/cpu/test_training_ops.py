@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.conftest import n_examples
 
-from heed.backends.cpu import CpuBackend, training_ops
+from heed.backends.cpu import training_ops
 from heed.backends.cpu.build import has_tiles, library
 from heed.backends.cpu.packed import PackedSequences
+from heed.backends.cpu.training import CpuBackend
 from heed.backends.reference import ReferenceBackend
 from heed.training.loss import consistent_loss, consistent_loss_, projected_loss
 

@@ -31,7 +31,7 @@ from tests.golden.make import LINES
 from heed.backends.gpu import search as gpu_search
 from heed.backends.gpu.search import GpuSearchBackend, GpuSearchState
 from heed.backends.protocol import NotFiniteError
-from heed.backends.reference import ReferenceBackend, ReferenceSearchState
+from heed.backends.reference_search import ReferenceSearchBackend, ReferenceSearchState
 from heed.decoding.beam import Hypothesis, search
 from heed.decoding.settings import DecodingSettings
 from heed.decoding.stream import Source
@@ -41,15 +41,16 @@ from heed.model.transformer import Transformer
 from heed.text.prefix import NO_PREFIX, Prefix
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "models"
-Use = Callable[[ReferenceBackend], None]
+Use = Callable[[ReferenceSearchBackend], None]
 
 
 @pytest.fixture
 def use(monkeypatch) -> Use:
     """Chooses the backend of all searches."""
 
-    def choose(backend: ReferenceBackend) -> None:
-        monkeypatch.setattr("heed.decoding.beam.backend_for", lambda model: backend)
+    def choose(backend: ReferenceSearchBackend) -> None:
+        monkeypatch.setattr("heed.backends.cpu.search.usable", lambda: False)
+        monkeypatch.setattr("heed.backends.modules.search_backend_for", lambda model: backend)
 
     return choose
 
@@ -97,23 +98,24 @@ def test_streams_with_prefixes_and_gaps_have_the_hypotheses_of_the_plain_search(
     n_best, n_sentences = data.draw(st.integers(1, 5)), data.draw(st.sampled_from([1, 3, 64]))
     sources = [Source(number, own, begins_with) for number, (own, begins_with, _) in enumerate(drawn)]
 
-    def found_with(backend: ReferenceBackend) -> list[list[Hypothesis]]:
+    def found_with(backend: ReferenceSearchBackend) -> list[list[Hypothesis]]:
         stream = arriving(sources, [is_late for *_, is_late in drawn])
         with pytest.MonkeyPatch.context() as patch, torch.inference_mode():
-            patch.setattr("heed.decoding.beam.backend_for", lambda model: backend)
+            patch.setattr("heed.backends.cpu.search.usable", lambda: False)
+            patch.setattr("heed.backends.modules.search_backend_for", lambda model: backend)
             results = search(
                 [SMALL], stream, SPECIAL, DecodingSettings(**options), n_best=n_best, n_sentences=n_sentences
             )
             by_number = dict(filter(None, results))
         return [by_number[number] for number in range(len(sources))]
 
-    assert_same_hypotheses(found_with(GpuSearchBackend()), found_with(ReferenceBackend()))
+    assert_same_hypotheses(found_with(GpuSearchBackend()), found_with(ReferenceSearchBackend()))
 
 
 def test_a_sentence_that_is_cancelled_leaves_the_others_as_they_are(use):
     sources = [Source(number, [3 + number] * (2 + number)) for number in range(6)]
 
-    def found(backend: ReferenceBackend, **options: object) -> dict[int, list[Hypothesis]]:
+    def found(backend: ReferenceSearchBackend, **options: object) -> dict[int, list[Hypothesis]]:
         use(backend)
         with torch.inference_mode():
             options = {"n_sentences": 3, "n_best": 2} | options
@@ -125,7 +127,7 @@ def test_a_sentence_that_is_cancelled_leaves_the_others_as_they_are(use):
         asked.append(number)
         return number in (1, 4) and asked.count(number) > 2
 
-    expected, ours = found(ReferenceBackend()), found(GpuSearchBackend(), cancelled=cancelled)
+    expected, ours = found(ReferenceSearchBackend()), found(GpuSearchBackend(), cancelled=cancelled)
     assert ours.keys() == {0, 2, 3, 5}
     assert_same_hypotheses([ours[i] for i in ours], [expected[i] for i in ours])
 
@@ -148,14 +150,14 @@ def test_a_long_sentence_that_is_cancelled_stops(use):
         yield from (Source(number, [number]) for number in (3, 4, 5))
 
     def found(
-        backend: ReferenceBackend, stream: Iterator[Source | None], **options: Any
+        backend: ReferenceSearchBackend, stream: Iterator[Source | None], **options: Any
     ) -> dict[int, list[Hypothesis]]:
         use(backend)
         with torch.inference_mode():
             return dict(filter(None, search([model], stream, SPECIAL, settings, n_sentences=4, **options)))
 
     ours = found(GpuSearchBackend(), sources(), cancelled=cancelled)
-    expected = found(ReferenceBackend(), (source for source in sources() if source is not None and source.number))
+    expected = found(ReferenceSearchBackend(), (source for source in sources() if source is not None and source.number))
     assert ours.keys() == expected.keys() == {3, 4, 5} and n_asked[0] == 16
     assert_same_hypotheses([ours[i] for i in (3, 4, 5)], [expected[i] for i in (3, 4, 5)])
 
@@ -165,7 +167,6 @@ def test_a_search_in_bf16_adds_up_logits_that_are_as_exact_as_their_arithmetic(u
     """Bounds as of the CPU's search in low precision (test_equivalence.py)."""
     model = _copy(model_of(case)).bfloat16()
     use(GpuSearchBackend())
-    monkeypatch.setattr("tests.backends.test_equivalence.backend_for", lambda model: GpuSearchBackend())
     ours = step_logits(model, batch_of(case), beam=2)
     rounded, exact = (true_logits(case, *arithmetic).repeat(2, 1) for arithmetic in ((OPERATIONS["bf16"],), ()))
     assert_rounded_alike(ours.float(), rounded, exact, LOGITS_ALIKE)
@@ -183,7 +184,7 @@ def _copy(model: Transformer) -> Transformer:
 @pytest.mark.parametrize("beam_size", [pytest.param(1, marks=pytest.mark.soak), 4])
 def test_golden_models_translate_as_on_the_plain_road(use, name, beam_size):
     results = []
-    for backend in (ReferenceBackend(), GpuSearchBackend()):
+    for backend in (ReferenceSearchBackend(), GpuSearchBackend()):
         use(backend)
         translator = Translator.load(GOLDEN / name, device="cpu", precision="fp32", beam_size=beam_size)
         results.append(translator.translate(LINES, n_best=min(3, beam_size)))

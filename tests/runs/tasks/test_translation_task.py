@@ -16,9 +16,10 @@ from heed.evaluation.bleu import bleu, chrf
 from heed.model.transformer import Transformer
 from heed.model_folder import ModelCard, save_model
 from heed.runs.recipe import Recipe
+from heed.runs.tasks.evaluation import LONGEST_PAIR, evaluate_translations
 from heed.runs.tasks.parsing_task import ParsingTask
 from heed.runs.tasks.task import task_of
-from heed.runs.tasks.translation_task import LONGEST_PAIR, TranslationTask, evaluate_translations
+from heed.runs.tasks.translation_task import TranslationTask
 from heed.text.numbers import english, german
 from heed.text.tokenizer import TokenizerSettings, train_tokenizer
 

@@ -65,17 +65,17 @@ def decoding_speed(
     settings = validated(DecodingSettings, {"beam_size": beam, **lengths}, where="heed bench decode")
     arch, vocab_size = shape_of(read_preset(preset, where="--preset"), preset=preset, vocab_size=vocab_size)
     machine = choose_machine("fp32", device=device)
-    if batch * tgt_length > (most := max_live_tokens(machine.device)):
+    if batch * tgt_length > (most := max_live_tokens(str(machine.device))):
         raise HeedError(
             f"--batch {batch}, --tgt-len {tgt_length}: a search holds {most:,} tokens of outputs at a time; lower one "
             "of them."
         )
     # Random weights: speed does not depend on what they are.
     torch.manual_seed(1)
-    model = Transformer(arch, vocab_size).to(machine.device)
-    computed = choose_precision(model, precision, report=no_report)
-    (model,) = prepack_models(model, computed, copy=False)
-    memory = SearchMemory([model], settings, sampling=None)
+    model = Transformer(arch, vocab_size).eval().to(machine.device)
+    computed = choose_precision(model, precision, device_name=str(machine.device), report=no_report)
+    (ready,) = prepack_models(model, computed, copy=False)
+    memory = SearchMemory([ready], settings, sampling=None)
     most = max(1, min(memory.max_sentences(batch), memory.max_tokens() // tgt_length))
     if most < batch:
         raise HeedError(
@@ -85,7 +85,7 @@ def decoding_speed(
     # A stream that never runs dry, so that the batch stays full.
     stopwatch = _Stopwatch(batch=batch, seconds=seconds)
     sources = stopwatch.sources(src_length, vocab_size)
-    for result in search([model], sources, SPECIAL, settings, n_sentences=batch):
+    for result in search([ready], sources, SPECIAL, settings, n_sentences=batch):
         if result is None:  # nothing has finished
             continue
         number, (best, *_) = result

@@ -11,21 +11,19 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from heed.backends.choice import backend_for
+from heed.backends.choice import fastest_precision, packs
 from heed.backends.kernels import KernelsReport, kernels_report, one_sentence_threads
-from heed.model.transformer import Transformer
 from heed.runs.recipe import read_recipe
-from heed.runs.train import n_workers
 from heed.runtime.cores import fast_cores
-from heed.runtime.device import cache_folder, choose_machine, n_threads, native_kernels, processor
+from heed.runtime.device import cache_folder, choose_machine, n_threads, native_kernels, processor, search_device
 from heed.runtime.instruction_sets import chosen_set, forced, processor_features, sets_of
+from heed.runtime.process_tuning import torch_folder
 from heed.runtime.python_process import python_command, python_environment
 
 SHAPES = ("multi30k-en-de", "wmt14-en-de-base", "wmt14-en-de-big")  # recipes whose models differ in width
 WORKERS_OF = "multi30k-en-de"
-EXTRAS = ("serve", "exchange", "plots", "tensorboard", "cluster")
+NO_TORCH = "not installed; training needs it: pip install 'heed-mt[train]'"
+EXTRAS = ("train", "serve", "exchange", "plots", "tensorboard", "cluster")
 
 # Makes both libraries say in their own words which code they chose: they do when they first multiply.
 _LIBRARIES_CHOICE = """
@@ -39,17 +37,17 @@ torch.conv1d(x[None], x[:, :, None])  # by oneDNN even where it does not take bf
 
 def diagnosis(version: str) -> dict[str, Any]:
     """Facts in titled groups, as `heed doctor` prints them. The kernels are compiled if they are not yet."""
-    kernels = kernels_report()
+    kernels, has_torch = kernels_report(), torch_folder() is not None
     return {
         "heed": {"version": version, "folder": str(Path(__file__).parents[2])},
         "python": {"version": platform.python_version(), "program": sys.executable, "system": platform.platform()},
-        "torch": _torch(),
+        "torch": _torch() if has_torch else {"version": NO_TORCH},
         "processor": _processor(),
         "kernels": _rows_of_kernels(kernels),
-        "precision": _precision(),
-        "threads": _threads(),
-        "libraries": _libraries(),
-        "gpu": _gpus(),
+        "precision": _precision(has_torch),
+        "threads": _threads(has_torch),
+        "libraries": _libraries() if has_torch else {},
+        "gpu": _gpus() if has_torch else [],
         "extras": {name: _extra(name) for name in EXTRAS},
         "cache": _cache(),
         "faster": _faster(kernels),
@@ -57,6 +55,8 @@ def diagnosis(version: str) -> dict[str, Any]:
 
 
 def _torch() -> dict[str, Any]:
+    import torch
+
     return {
         "version": torch.__version__,
         "build": f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPU",
@@ -85,25 +85,32 @@ def _rows_of_kernels(kernels: KernelsReport) -> dict[str, Any]:
     }
 
 
-def _precision() -> dict[str, str]:
+def _precision(has_torch: bool) -> dict[str, str]:
     """The precision that training and translation use by default, and why."""
-    machine = choose_machine()
-    precisions = {"train": str(machine)}
+    device_name = search_device()
+    facts = {"train": str(choose_machine())} if has_torch else {}
     for name in SHAPES:
         arch = read_recipe(name).model.model_copy(update={"n_layers": 1})
-        model = Transformer(arch, 8).eval().to(machine.device)
-        precision, why = backend_for(model).fastest_precision(machine.device)
-        precisions[f"translate, {name}"] = f"{precision} ({why})"
-    return precisions
+        if packs(arch, device_name):
+            precision, why = fastest_precision(arch, device_name)
+        elif has_torch:
+            from heed.model.transformer import Transformer
+
+            precision, why = fastest_precision(Transformer(arch, 8).eval().to(device_name), device_name)
+        else:
+            facts[f"translate, {name}"] = f"not here: without Heed's kernels a search needs PyTorch; {NO_TORCH}"
+            continue
+        facts[f"translate, {name}"] = f"{precision} ({why})"
+    return facts
 
 
-def _threads() -> dict[str, Any]:
-    workers = n_workers(read_recipe(WORKERS_OF), choose_machine())
-    return {
-        "threads": n_threads(),
-        "for one sentence": one_sentence_threads(),
-        f"workers that train {WORKERS_OF}": workers,
-    }
+def _threads(has_torch: bool) -> dict[str, Any]:
+    facts = {"threads": n_threads(), "for one sentence": one_sentence_threads()}
+    if has_torch:
+        from heed.runs.train import n_workers
+
+        facts[f"workers that train {WORKERS_OF}"] = n_workers(read_recipe(WORKERS_OF), choose_machine())
+    return facts
 
 
 def _libraries() -> dict[str, str]:
@@ -126,6 +133,8 @@ def _libraries() -> dict[str, str]:
 
 
 def _gpus() -> list[str]:
+    import torch
+
     return [
         f"{torch.cuda.get_device_name(number)}, {torch.cuda.get_device_properties(number).total_memory / 2**30:.0f} GiB"
         for number in range(torch.cuda.device_count())
@@ -176,6 +185,7 @@ def _faster(kernels: KernelsReport) -> list[str]:
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if os.environ.get("OMP_NUM_THREADS") and n_threads() < cpus:
         changes.append(f"unset OMP_NUM_THREADS: {n_threads()} of {cpus} CPUs compute")
-    if not torch.version.cuda and (shutil.which("nvidia-smi") or Path("/dev/nvidia0").exists()):
+    has_gpu = shutil.which("nvidia-smi") or Path("/dev/nvidia0").exists()
+    if has_gpu and torch_folder() is not None and _torch()["build"] == "CPU":
         changes.append("install PyTorch's CUDA build: this one does not use the GPU here")
     return changes

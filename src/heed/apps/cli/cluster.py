@@ -11,7 +11,6 @@ from heed.apps.cli.terminal import PrecisionOption, decoding_precision, say
 from heed.decoding.rules import SEARCH_RULES
 from heed.decoding.settings import DecodingOptions
 from heed.errors import HeedError
-from heed.runtime.process_tuning import import_torch
 
 if TYPE_CHECKING:
     from heed.apps.cluster.plan import Task
@@ -146,12 +145,10 @@ def _run(
 ) -> None:
     check_options(SEARCH_RULES, **decoding)
     checked = decoding_precision(precision)
-    import_torch()
-    import torch
-
     from heed.apps.cluster.job import ShardOptions, estimate, make_shards
+    from heed.runtime.device import set_n_threads
 
-    torch.set_num_threads(workforce.threads or 1)
+    set_n_threads(workforce.threads or 1)
     options = ShardOptions(
         task=task, model=model, inputs=inputs, out=out, columns=columns, output=output, part_lines=part_lines,
         prefix=prefix, workforce=workforce, precision=checked, decoding=decoding, max_errors=max_errors, price=price,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from heed.apps.cli.process import import_torch_if_needed
 from heed.apps.cli.terminal import JSON, Device, PrecisionOption, decoding_precision, print_json, say, show
 from heed.apps.cli.translation import Tokenize
 from heed.errors import HeedError
@@ -145,17 +146,16 @@ def _begun(path: Path) -> Iterator[str]:
 
 def _check_models(folders: Sequence[Path]) -> None:
     """HeedError for a wrong one, before another's translations are made."""
-    if folders:
-        import_torch()
-        from heed.model_folder import read_config
+    from heed.model_folder import read_config
 
-        for folder in folders:
-            read_config(folder)
+    for folder in folders:
+        read_config(folder)
 
 
 def _translate(
     model: Path, sources: Sequence[str], precision: "DecodingPrecisionChoice", device: str | None
 ) -> list[str]:
+    import_torch_if_needed(device)
     from heed.decoding.translator import Translator
 
     translator = Translator.load(model, device=device, precision=precision, report=say)

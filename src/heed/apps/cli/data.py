@@ -10,7 +10,6 @@ import typer
 from heed.apps.cli.guesses import complete_corpus
 from heed.apps.cli.process import Verb, VerbGroup
 from heed.apps.cli.terminal import JSON, Directory, Mirror, Overrides, RecipeName, print_json, say, show
-from heed.runtime.process_tuning import import_torch
 from heed.text.printable import printable
 
 data_app = typer.Typer(
@@ -93,7 +92,6 @@ def data_check(
     as_json: JSON = False,
 ) -> None:
     """Read a recipe's text and describe it: lengths, copies, dev pairs in training, lines that look damaged."""
-    import_torch()
     from heed.data.corpora.download import Corpora
     from heed.data.inspection.inspection import inspect_text
     from heed.runs.recipe import read_recipe

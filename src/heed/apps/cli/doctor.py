@@ -1,7 +1,7 @@
 """heed doctor: what this machine offers, and what would make Heed faster on it."""
 
 from heed.apps.cli.terminal import JSON, print_json, show
-from heed.runtime.process_tuning import import_torch
+from heed.runtime.process_tuning import import_torch, torch_folder
 
 
 def doctor(as_json: JSON = False) -> None:
@@ -9,7 +9,8 @@ def doctor(as_json: JSON = False) -> None:
 
     Compiles Heed's kernels if they did not come with Heed and that has not happened yet.
     """
-    import_torch()
+    if torch_folder() is not None:
+        import_torch()
     from heed import __version__
     from heed.apps.bench.diagnosis import diagnosis
 

@@ -8,6 +8,7 @@ import typer
 
 from heed.apps.cli.decoding_options import with_decoding_options
 from heed.apps.cli.guesses import one_of
+from heed.apps.cli.process import import_torch_if_needed
 from heed.apps.cli.terminal import Device, PrecisionOption, decoding_precision, say
 from heed.apps.documents.atoms import kept_patterns
 from heed.apps.documents.formats import FORMATS, MAX_BYTES, Format, format_of, translate_document
@@ -15,7 +16,6 @@ from heed.apps.documents.terms import read_terms
 from heed.decoding.settings import DecodingOptions
 from heed.errors import HeedError
 from heed.runtime.files import check_target, whole_file
-from heed.runtime.process_tuning import import_torch
 from heed.runtime.reading import read_bounded
 from heed.text.printable import KEPT_IN_TEXT, printable
 
@@ -83,7 +83,7 @@ def translate_file(
     kept_patterns(tuple(keep or ()))  # whose faults show before a model is loaded
     terms = read_glossary(glossary)
     content = read_bounded(source, MAX_BYTES)
-    import_torch()
+    import_torch_if_needed(device)
     from heed.decoding.translator import Translator
 
     translator = Translator.load(

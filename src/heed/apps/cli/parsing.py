@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Argument, Option
 
 from heed.apps.cli.decoding_options import with_decoding_options
+from heed.apps.cli.process import import_torch_if_needed
 from heed.apps.cli.terminal import (
     JSON,
     Device,
@@ -21,7 +22,6 @@ from heed.apps.cli.terminal import (
     standard_input,
 )
 from heed.decoding.settings import DecodingOptions
-from heed.runtime.process_tuning import import_torch
 
 if TYPE_CHECKING:
     from heed.parsing.evalb import ParseScore
@@ -53,7 +53,7 @@ def parse(
     device: Device = None,
 ) -> None:
     """Parse tokenised sentences from standard input, one per line, into trees over exactly their words."""
-    import_torch()
+    import_torch_if_needed(device)
     from heed.data.reading.stream import Arriving, DeferredError
     from heed.parsing.parser import Parser, n_characters, read_tagged
     from heed.parsing.trees import split_words

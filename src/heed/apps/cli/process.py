@@ -16,7 +16,7 @@ from heed.apps.cli.guesses import option_meant, refuse_misplaced_files, verb_mea
 from heed.apps.cli.progress import StandardErrorProgress
 from heed.apps.cli.terminal import drop, message, say
 from heed.errors import HeedError, Stopped, is_out_of_memory
-from heed.runtime.process_tuning import VARIABLES, tune_process
+from heed.runtime.process_tuning import VARIABLES, import_torch, tune_process
 from heed.runtime.progress import displayed_on
 from heed.runtime.signals import end_signals
 from heed.text.printable import printable
@@ -94,6 +94,14 @@ def _open_standard_streams() -> None:
         sys.exit(1)
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(encoding="utf-8", errors="backslashreplace", newline="\n")  # type: ignore[union-attr]
+
+
+def import_torch_if_needed(device: str | None) -> None:
+    """Imports torch, in less time than it takes by itself, where a search may run on another device than the CPU."""
+    from heed.runtime.device import may_need_torch
+
+    if may_need_torch(device):
+        import_torch()
 
 
 FILES = {"--src", "--tgt", "--hyp", "--ref", "--train", "--out", "--run", "--folder", "--html", "--params"}
@@ -180,6 +188,8 @@ def _report(error: BaseException) -> int:
         say(f"heed: {error}")
     elif is_out_of_memory(error):
         say(f"heed: not enough memory ({first_line or 'MemoryError'}); take a smaller batch, beam or model.")
+    elif isinstance(error, ModuleNotFoundError) and error.name in ("torch", "jaxtyping"):
+        say("heed: this needs PyTorch, which is not installed: pip install 'heed-mt[train]'.")
     elif isinstance(error, RecursionError):
         say(f"heed: the input is nested too deeply ({first_line}).")
     elif isinstance(error, OSError) and error.strerror:

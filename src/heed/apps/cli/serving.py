@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from heed.apps.cli.process import import_torch_if_needed
 from heed.apps.cli.terminal import Device, PrecisionOption, decoding_precision, say
 from heed.errors import HeedError
-from heed.runtime.process_tuning import forget_shapes, import_torch, share_freed_memory
+from heed.runtime.process_tuning import forget_shapes, share_freed_memory
 
 if TYPE_CHECKING:
     from heed.decoding.translator import Translator
@@ -74,7 +75,7 @@ def serve(
     _check_packages()
     folders = _folders_by_pair(models or [], pair or [])
     forget_shapes()
-    import_torch()
+    import_torch_if_needed(device)
     from heed.apps.serving.doors import LOOPBACK, Doors, host_name, is_loopback, network
     from heed.apps.serving.doors import root_path as checked_root_path
     from heed.apps.serving.engine import Engine

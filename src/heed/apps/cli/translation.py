@@ -28,6 +28,7 @@ from heed.apps.cli.document_files import (
     read_glossary,
 )
 from heed.apps.cli.guesses import one_of
+from heed.apps.cli.process import import_torch_if_needed
 from heed.apps.cli.terminal import (
     JSON,
     Device,
@@ -44,7 +45,6 @@ from heed.apps.documents.atoms import kept_patterns
 from heed.decoding.rules import SEARCH_RULES
 from heed.decoding.settings import DecodingOptions
 from heed.errors import HeedError
-from heed.runtime.process_tuning import import_torch
 
 if TYPE_CHECKING:
     from heed.decoding.settings import SamplingSettings
@@ -148,7 +148,7 @@ def translate(
         terms = read_glossary(glossary)
         content = read_document_from_standard_input()
     begins_with = prefix if prefixes is None else _checked_lines(prefixes)
-    import_torch()
+    import_torch_if_needed(device)
     from heed.data.reading.stream import Arriving, DeferredError
     from heed.decoding.translator import Translator
     from heed.evaluation.utility import check_utility
@@ -261,7 +261,7 @@ def score(
 ) -> None:
     """Print the natural log P(target | source), eos included, and the length-penalised score of each pair of lines."""
     check_options(SEARCH_RULES, **decoding)
-    import_torch()
+    import_torch_if_needed(device)
     from heed.data.reading.pairs import read_sides
     from heed.decoding.scoring import length_penalty as penalty
     from heed.decoding.translator import Translator
@@ -353,7 +353,7 @@ def evaluate(
         return
     # Otherwise a model translates, once for each precision asked for.
     assert models and src is not None
-    import_torch()
+    import_torch_if_needed(device)
     (sources, references), *more = (read_sides((src, path)) for path in ref)
     others = [of for _, of in more]
 

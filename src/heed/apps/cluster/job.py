@@ -30,7 +30,7 @@ from heed.apps.cluster.plan import (
 from heed.apps.cluster.worker import Loading
 from heed.apps.documents.sentences import splitter
 from heed.data.reading.rows import Columns, Format
-from heed.decoding.loading import choose_precision, load_models, recipe_settings
+from heed.decoding.loading import folder_precision, load_models, recipe_settings
 from heed.decoding.settings import DecodingOptions, SamplingSettings
 from heed.errors import HeedError
 from heed.leases.job import Job, Outcome
@@ -38,7 +38,7 @@ from heed.leases.plan import InputWatch, counted
 from heed.leases.storage import is_passing, is_url, joined, read_whole, write_whole
 from heed.leases.worker import Attempts
 from heed.leases.workforce import Workforce
-from heed.runtime.device import DecodingPrecisionChoice
+from heed.runtime.device import DecodingPrecisionChoice, search_device
 from heed.runtime.files import remove_unfinished
 from heed.runtime.locks import LOCK
 
@@ -155,7 +155,7 @@ def read_inputs(options: ShardOptions) -> tuple[list[str], Columns, Format]:
 def _work(options: ShardOptions, report: Report) -> tuple[list[str], Work]:
     """The names of the inputs, and what is done with them. HeedError before anything is written."""
     names, columns, output = read_inputs(options)
-    folder = load_models([options.model], device="cuda" if options.workforce.gpus else "cpu")[0]
+    folder = load_models([options.model])[0]
     if folder.tokenizer.symbols:
         raise HeedError(f"{options.model}: a parser; {options.task}-shards takes models that translate.")
     if options.task == "translate":
@@ -165,7 +165,8 @@ def _work(options: ShardOptions, report: Report) -> tuple[list[str], Work]:
     if options.precision == "auto" and (planned := read_plan(options.out)) is not None:
         precision = planned.work.precision
     else:
-        precision = choose_precision(folder.model, options.precision, report=report)
+        device_name = search_device("cuda" if options.workforce.gpus else "cpu")
+        precision = folder_precision(folder, options.precision, device_name=device_name, report=report)
     work = Work(
         task=options.task,
         model=Model(str(options.model.resolve()), manifest_hash(options.model)),

@@ -22,6 +22,8 @@ from heed.data.reading.rows import Rows
 from heed.errors import HeedError
 from heed.leases.plan import StopAll
 from heed.leases.storage import facts, joined, whole, write_whole
+from heed.runtime.device import set_n_threads
+from heed.runtime.instruction_sets import chosen_set
 from heed.text.alignment import Translated
 
 PART_SEED = 1_000_003  # distance between the seeds of two parts
@@ -59,9 +61,8 @@ class Worker:
     """Makes parts. HeedError if the model is not the plan's, or cannot be loaded."""
 
     def __init__(self, loading: Loading):
-        import torch
-
-        from heed.decoding.loading import load_models
+        from heed.backends.choice import search_backend
+        from heed.decoding.loading import load_models, no_report, ready_models
         from heed.decoding.settings import DecodingSettings
         from heed.decoding.translator import Translator
 
@@ -71,23 +72,22 @@ class Worker:
             raise HeedError(f"{loading.out}: has no plan.json.")
         if manifest_hash(loading.model) != plan.work.model.manifest_sha256:
             raise HeedError(f"{loading.model}: another model than the plan's.")
-        torch.set_num_threads(loading.threads)
+        set_n_threads(loading.threads)
         self.plan, work = plan, plan.work
         precision: Any = work.precision
-        (model,) = load_models([loading.model], device=loading.device)
+        (model,) = loaded = load_models([loading.model])
+        models, precision = ready_models(loaded, precision, device=loading.device, report=no_report)
         # The plan's settings are all there are; `Translator.load` would refuse those without effect beside others.
         self._translator: Translator = Translator(
-            model.model,
+            models,
             model.tokenizer,
             DecodingSettings(**work.settings),
             precision=precision,
-            copy=False,
             languages=(model.card.src, model.card.tgt),
         )
+        search_backend(models[0]).use_threads(loading.threads)
         self._sources = Sources(plan.names, work.columns, output=work.output)
-        self._instructions = f"{torch.backends.cpu.get_cpu_capability()}, {_kernels()}"
-        if loading.device != "cpu":
-            self._instructions = torch.cuda.get_device_name(torch.device(loading.device))
+        self._instructions = f"{chosen_set().title}, {_kernels()}" if loading.device == "cpu" else _gpu(loading.device)
 
     def done(self, part: int) -> dict[str, Any] | None:
         """What the sidecar of a part says; None unless the part is there and whole."""
@@ -269,6 +269,12 @@ def _joined(text: str, translations: "list[Translation]") -> _Result:
         (text, math.fsum(one.score for one in translations), all(one.ended for one in translations)),
         sum(len(one.tokens) + 1 for one in translations),
     )
+
+
+def _gpu(device: str) -> str:
+    import torch
+
+    return torch.cuda.get_device_name(torch.device(device))
 
 
 def _kernels() -> str:

@@ -7,15 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from heed.apps.exchange.parts import IN_ALL_FORMATS, check_covered, missing_part, with_symbols_barred
 from heed.apps.exchange.samples import ranking_note, sample_ids
 from heed.apps.exchange.tokenizers import piece_names, tokenizer_json
 from heed.config import validated
-from heed.data.batches.batch import make_batch
-from heed.decoding.scoring import token_log_probs
+from heed.decoding.pairs import pair_log_probs
 from heed.decoding.settings import DecodingSettings
 from heed.decoding.stream import Source, longest_source, maximum_length
 from heed.errors import HeedError
@@ -189,18 +187,16 @@ def _fill_norm(target: Any, ours: Any) -> None:
     target.gamma, target.beta = _array(ours.weight), _array(ours.bias)
 
 
-@torch.inference_mode()
 def _compare_scores(folder: ModelFolder, theirs: Any) -> float:
     """The largest difference of a token's log-probability. HeedError if it is more than a rounding error."""
     src_names, tgt_names = (piece_names(folder.tokenizer, src=side == "src") for side in ("src", "tgt"))
     special, worst = folder.tokenizer.special, 0.0
     adds_eos = isinstance(folder.tokenizer, SentencePieceTokenizer)
     for src, tgt in zip(*sample_ids(folder), strict=True):
-        batch = make_batch([(src, tgt)], special, rows=np.zeros(1, np.uint32))
-        ours = token_log_probs([folder.model], batch)[0]
+        (ours,) = pair_log_probs([folder.model], [(src, tgt)], special)
         source = [src_names[i] for i in (src if adds_eos else [*src, special.eos])]
         found = theirs.score_batch([source], [[tgt_names[i] for i in tgt]])[0].log_probs
-        worst = max(worst, float((ours - torch.tensor(found)).abs().max()))
+        worst = max(worst, float(np.abs(np.array(ours) - found).max()))
     if not worst <= TOLERANCE:
         raise HeedError(
             f"CTranslate2's log-probabilities differ by {worst:.1e}; nothing was written. Please report this."

@@ -51,8 +51,8 @@ from heed.model_folder import (
     ModelCard,
     ModelConfig,
     ModelFolder,
+    folder_of,
     model_card,
-    model_of,
     write_weights,
 )
 from heed.runtime.json_files import json_object, write_json
@@ -226,7 +226,7 @@ def load(path: Path, *, report: Callable[[str], None]) -> ModelFolder:
     check_parts(parts, model_config, where=path)
     if arch.positions == "sinusoid":
         parts = reorder_channels(parts, interleaving(arch.d_model))
-    return ModelFolder(model_of(model_config, merge_parts(parts), where=path), tokenizer, model_config.card)
+    return folder_of(model_config, merge_parts(parts), tokenizer, where=path)
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -40,7 +40,7 @@ from heed.errors import HeedError
 from heed.model.architecture import Architecture
 from heed.model.coverage import Coverage
 from heed.model.transformer import Transformer
-from heed.model_folder import IMPORTED_FROM, UNKNOWN_LANGUAGES, ModelCard, ModelConfig, ModelFolder, model_of
+from heed.model_folder import IMPORTED_FROM, UNKNOWN_LANGUAGES, ModelCard, ModelConfig, ModelFolder, folder_of
 from heed.runtime.reading import read_bounded
 from heed.text.sentencepiece import SentencePieceTokenizer, marian_tokenizer
 from heed.text.sentencepiece_model import MAX_PIECES
@@ -112,7 +112,7 @@ def load(path: Path, *, report: Callable[[str], None]) -> ModelFolder:
     parts = _our_parts(weights, arch, model_path)
     config = ModelConfig.of(arch, tokenizer, _card(decoder, yml, report))
     check_parts(parts, config, where=model_path)
-    return ModelFolder(model_of(config, merge_parts(parts), where=model_path), tokenizer, config.card)
+    return folder_of(config, merge_parts(parts), tokenizer, where=model_path)
 
 
 def _decoder_settings(path: Path) -> Path:

@@ -4,7 +4,6 @@ A part is named as in Heed's model folder, such as "decoder.0.cross_attention.q.
 which are cut. Matrices are (out, in). The embeddings and the output projection stand once if they share a matrix.
 """
 
-import copy
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -138,14 +137,13 @@ def with_symbols_barred(folder: ModelFolder) -> ModelFolder:
 
     A model without biases of the logits stays as it is: it has learned not to write them.
     """
-    special, bias = folder.tokenizer.special, folder.model.output.bias
+    special, bias = folder.tokenizer.special, folder.take("output.bias")
     barred = sorted({special.pad, special.bos} - {special.eos})
     if bias is None or not barred:
         return folder
-    model = copy.deepcopy(folder.model)
-    with torch.no_grad():
-        model.output.bias[barred] = BARRED
-    return replace(folder, model=model)
+    bias = bias.copy()
+    bias[barred] = BARRED
+    return replace(folder, take=lambda name: bias if name == "output.bias" else folder.take(name))
 
 
 def not_neutral(settings: Mapping[str, Any], table: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:

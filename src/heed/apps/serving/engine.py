@@ -24,7 +24,7 @@ from heed.apps.serving.request_queue import (
     TooLong,
 )
 from heed.apps.serving.search_thread import SearchThread, error_reason
-from heed.backends.choice import backend_for
+from heed.backends.choice import search_backend
 from heed.decoding.beam import Hypothesis
 from heed.decoding.parallel import MAX_SEARCHES
 from heed.decoding.stream import PIECE_TOKENS
@@ -48,7 +48,7 @@ class Engine:
         self.metrics = metrics or Metrics()
         self.metrics.engines.append(self)
         self.queue = RequestQueue(max_waiting, self.metrics)
-        n_threads = backend_for(translator.models[0]).search_threads(translator.models[0])
+        n_threads = search_backend(translator.models[0]).search_threads(translator.models[0])
         self.searches: list[SearchThread] = []
         for _ in range(min(n_threads, MAX_SEARCHES)):
             search = SearchThread(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from heed.apps.serving.metrics import Metrics
 from heed.apps.serving.request_queue import Piece, Request, RequestQueue, SearchFailed
-from heed.backends.choice import backend_for
+from heed.backends.choice import search_backend
 from heed.decoding.beam import Hypothesis
 from heed.decoding.distinct import distinct_search
 from heed.decoding.stream import MAX_SENTENCES, Source
@@ -131,7 +131,7 @@ class SearchThread:
         """Computes by this search's part of the threads from now on."""
         n_threads = max(1, self._n_threads_of_all // max(1, n_busy))
         if len(self._peers) > 1 and n_threads != self._n_threads:
-            backend_for(self._translator.models[0]).use_threads(n_threads)
+            search_backend(self._translator.models[0]).use_threads(n_threads)
             self._n_threads = n_threads
 
     def _wait_for_pieces(self) -> None:

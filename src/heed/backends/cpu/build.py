@@ -1,4 +1,4 @@
-"""Compiles the C++ kernels with the system's compiler, loads them, and passes tensors to them.
+"""Compiles the C++ kernels with the system's compiler, loads them, and passes arrays to them.
 
 There is a library for each instruction set. The one that this machine takes may have come with Heed, as in the wheels
 for Linux on x86-64; else it is compiled when it is first used.
@@ -17,27 +17,29 @@ import shutil
 import signal
 import stat
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, cast
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
 from heed.backends.cpu.declarations import FOLDER, KINDS, PARAMETERS, Address, address, constants, ffi
+from heed.backends.cpu.openmp import PREBUILT, load_openmp
 from heed.backends.cpu.preference import any_wins
 from heed.errors import HeedError
-from heed.runtime.cores import FastCores, fast_cores
+from heed.runtime.cores import FastCores, fast_cores, n_threads
 from heed.runtime.device import cache_folder, cpp_compiler, kernel_flags, native_kernels
 from heed.runtime.files import whole_file
 from heed.runtime.instruction_sets import InstructionSet, chosen_set, forced, processor_features
 from heed.runtime.locks import NoLocks, locked
+from heed.runtime.process_tuning import torch_folder
 
 log = logging.getLogger(__name__)
 SOURCES = [FOLDER / f"{name}.cpp" for name in ("decoding", "encoding", "continuations", "search", "training", "tiles")]
-IN_FP32: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}  # whatever the program's own defaults are
 FLAGS = [
     "-std=c++17",
     "-O3",
@@ -54,53 +56,49 @@ FLAGS = [
 SANITIZE = ["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 COMPILED_SECONDS = 60.0  # after which another process that compiles is not awaited any longer
 DIGEST_BYTES = hashlib.sha256().digest_size  # behind the library in its file
-PREBUILT = Path(__file__).parent / "prebuilt"  # libraries that came with Heed; a checkout has none
 SCRATCH = ".compiling-"  # how the names of folders begin in which a library is being made
 COPY = ".loading-"  # and of those that a library is loaded from
-_KINDS = dict(zip((torch.float32, torch.bfloat16), KINDS, strict=True))
+# numpy has no bf16: the kernels' stands in 16 bits.
+_KINDS = dict(zip((np.dtype(np.float32), np.dtype(np.uint16)), KINDS, strict=True))
 Library = Any  # cffi's, with the functions of kernels.h
 
 
-Wanted = tuple[Tensor, tuple[int, ...], torch.dtype]
+Wanted = tuple[NDArray[Any], tuple[int, ...], type[np.generic] | np.dtype[Any]]
 
 
 def addresses(kernel: str, **arguments: Wanted) -> dict[str, Address]:
-    """Where these tensors lie in memory: the one door to the kernels, which check nothing themselves.
+    """Where these arrays lie in memory: the one door to the kernels, which check nothing themselves.
 
-    Of each argument the tensor with the shape and type that the kernel will take for granted. ValueError names one that
-    has another, has gaps between its rows, or does not lie on the CPU.
+    Of each argument the array with the shape and type that the kernel will take for granted. ValueError names one that
+    has another, or has gaps between its rows.
     """
-    found = {}
     for name, (x, shape, dtype) in arguments.items():
-        if x.shape != shape or x.dtype is not dtype or not x.is_contiguous() or not x.is_cpu:
-            gaps = "" if x.is_contiguous() else " with gaps"
-            is_what = f"{tuple(x.shape)} of {x.dtype} on {x.device}{gaps}"
-            raise ValueError(f"kernel {kernel}: {name} is {is_what}; expected {tuple(shape)} of {dtype} on cpu.")
-        found[name] = address(x.data_ptr())
-    return found
+        if x.shape != shape or x.dtype != dtype or not x.flags.c_contiguous:
+            gaps = "" if x.flags.c_contiguous else " with gaps"
+            expected = f"{tuple(shape)} of {np.dtype(dtype)}"
+            raise ValueError(f"kernel {kernel}: {name} is {x.shape} of {x.dtype}{gaps}; expected {expected}.")
+    return raw_addresses(**{name: x for name, (x, _, _) in arguments.items()})
 
 
-def raw_addresses(**tensors: Tensor) -> dict[str, Address]:
-    """Where tensors lie that were made for the kernel, or come from an earlier call of it."""
-    return {name: address(x.data_ptr()) for name, x in tensors.items()}
+def raw_addresses(**arrays: NDArray[Any]) -> dict[str, Address]:
+    """Where arrays lie that were made for the kernel, or come from an earlier call of it."""
+    return {name: address(x.ctypes.data) for name, x in arrays.items()}
 
 
-def check_range(kernel: str, name: str, numbers: Tensor, least: int, end: int) -> None:
+def check_range(kernel: str, name: str, numbers: NDArray[np.int64], least: int, end: int) -> None:
     """IndexError unless all the integers are at least `least` and below `end`: the kernels index by them."""
-    if numbers.dtype is not torch.int64 or not numbers.is_contiguous() or not numbers.is_cpu:
-        addresses(kernel, **{name: (numbers, tuple(numbers.shape), torch.int64)})
-    place: int = cast(Library, library()).first_outside(address(numbers.data_ptr()), numbers.numel(), least, end)
+    at = addresses(kernel, **{name: (numbers, numbers.shape, np.int64)})[name]
+    place: int = cast(Library, library()).first_outside(at, numbers.size, least, end)
     if place >= 0:
-        wrong = int(numbers.flatten()[place])
-        raise IndexError(f"kernel {kernel}: {name} holds {wrong}; expected {least} to {end - 1}.")
+        raise IndexError(f"kernel {kernel}: {name} holds {numbers.flat[place]}; expected {least} to {end - 1}.")
 
 
-def kernel(name: str, like: Tensor | None = None) -> Callable[..., None]:
-    """A function of kernels.h, or of typed_kernels.h for numbers of this tensor's type. It takes arguments by name.
+def kernel(name: str, dtype: np.dtype[Any] | None = None) -> Callable[..., None]:
+    """A function of kernels.h, or of typed_kernels.h for numbers of this type. It takes arguments by name.
 
     MemoryError if it lacks memory, RuntimeError if it was not compiled for this processor.
     """
-    return _kernel(name if like is None else f"{name}_{_KINDS[like.dtype]}")
+    return _kernel(name if dtype is None else f"{name}_{_KINDS[dtype]}")
 
 
 @functools.cache
@@ -210,8 +208,7 @@ def is_prebuilt() -> bool:
 def _load_prebuilt(isa: InstructionSet) -> Library | None:
     """The library that came with Heed; None if there is none, it is damaged, or HEED_KERNELS has flags to compile with.
 
-    It calls the OpenMP library that PyTorch has loaded for all (see threads.h), and needs nothing else of PyTorch, so
-    that it fits every version.
+    It calls the OpenMP library that is loaded for all: see openmp.py.
     """
     path = prebuilt_path(isa, processor_features())
     if native_kernels() == "sanitized" or kernel_flags() or not os.path.lexists(path):
@@ -232,8 +229,9 @@ def found_compiler() -> list[str] | None:
 
 def _say_if_too_late(isa: InstructionSet) -> None:
     """PyTorch reads its limit when it first computes; a program that sets HEED_ISA later keeps PyTorch as it was."""
+    torch = sys.modules.get("torch")
     wanted = dict(isa.limits).get("ATEN_CPU_CAPABILITY") if forced() else None
-    if wanted and wanted != (taken := torch.backends.cpu.get_cpu_capability().lower()):
+    if torch is not None and wanted and wanted != (taken := torch.backends.cpu.get_cpu_capability().lower()):
         log.warning(
             "HEED_ISA=%s came too late for PyTorch, which computes with %s: call heed.tune_process() before torch is "
             "imported. Heed's kernels are kept to it.",
@@ -250,6 +248,8 @@ def _unusable(why: str) -> tuple[None, str, str]:
 
 def _ready(kernels: Library) -> tuple[Library, str, str]:
     """The library as this process uses it, told of the machine's cores."""
+    if "torch" not in sys.modules:  # which has told OpenMP its number of threads
+        kernels.use_threads(n_threads())
     _use_one_thread_in_forks(kernels)
     use_fast_cores(kernels, fast_cores())
     return kernels, "Heed's kernels", ""
@@ -259,7 +259,8 @@ def _use_one_thread_in_forks(kernels: Library) -> None:
     """A forked process has none of OpenMP's threads, but its OpenMP would wait for them, PyTorch's operations too."""
 
     def in_child() -> None:
-        torch.set_num_threads(1)
+        if (torch := sys.modules.get("torch")) is not None:
+            torch.set_num_threads(1)
         kernels.use_threads(1)
 
     os.register_at_fork(after_in_child=in_child)
@@ -345,13 +346,13 @@ def flags(version: bytes, *, processor: Sequence[str], system: str | None = None
 
     processor: those that say for which instructions. The system is this one unless another is named.
 
-    PyTorch's own OpenMP library runs the kernels' threads, so that there is one set of them: GNU's on Linux, LLVM's on
-    macOS. On Linux clang++ would take LLVM's, so there it is not told about OpenMP (see threads.h).
+    One OpenMP library runs the kernels' threads and PyTorch's: GNU's on Linux, LLVM's on macOS (openmp.py). On Linux
+    clang++ would take LLVM's, so there it is not told about OpenMP (see threads.h).
     """
-    torch_libraries = Path(torch.__file__).parent / "lib"
     if (system or platform.system()) == "Darwin":
         openmp = ["-Xpreprocessor", "-fopenmp"]  # Apple's clang++ refuses -fopenmp itself
-        linking = [f"-L{torch_libraries}", "-lomp", f"-Wl,-rpath,{torch_libraries}"]
+        folder = torch_folder()
+        linking = [*([f"-L{folder}/lib", f"-Wl,-rpath,{folder}/lib"] if folder else []), "-lomp"]
     elif b"clang" in version:
         openmp, linking = [], ["-lgomp"]
     else:
@@ -446,6 +447,7 @@ def _load_library(
             raise OSError(f"{path}: damaged")
         # What was checked is loaded, whatever the file's name leads to by now.
         try:
+            load_openmp()
             if platform.system() == "Linux":
                 loaded = ffi.dlopen(f"/proc/self/fd/{descriptor}")
             else:

@@ -1,6 +1,6 @@
 """The network's forward pass by the kernels, over packed sequences.
 
-Training, validation and scoring run all of it; a search runs the encoder and, one step at a time, the decoder's layers.
+Training and validation run it.
 """
 
 import math
@@ -12,8 +12,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from heed.backends.cpu import training_ops
-from heed.backends.cpu.build import check_range
 from heed.backends.cpu.packed import PackedSequences
+from heed.backends.cpu.tensors import check_range
 from heed.data.batches.batch import Batch
 from heed.model.attention import AttentionMask, key_mask, restricted_attention
 from heed.model.transformer import (
@@ -69,7 +69,7 @@ def encode(
 def decoder_layer(
     layer: DecoderLayer, stream: "ResidualStream", attend_to_target: Attention, attend_to_source: Attention
 ) -> None:
-    """As `DecoderLayer.forward`, of the rows of packed sequences or of one step of a search."""
+    """As `DecoderLayer.forward`, of the rows of packed sequences."""
     stream.add(attend_and_project(layer.self_attention, stream.x, attend_to_target))
     source = layer.cross_attention
     stream.add(linear(source.out, attend_to_source(linear(source.q, stream.x))))
@@ -167,11 +167,9 @@ def add_norm(norm: nn.LayerNorm, x: Tensor, branch: Tensor, *, dropout: float) -
 
 
 def linear(module: nn.Module, x: Tensor) -> Tensor:
-    """The product of an nn.Linear, or of what `prepack` has put in its place."""
-    if isinstance(module, nn.Linear):
-        return training_ops.linear(x, module.weight, module.bias)
-    y: Tensor = module(x)
-    return y
+    """The product of an nn.Linear."""
+    linear = cast(nn.Linear, module)
+    return training_ops.linear(x, linear.weight, linear.bias)
 
 
 def embed(

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Int, Shaped
 from torch import Tensor
 
-from heed.backends.protocol import ROW_MULTIPLE
+from heed.backends.training_protocol import ROW_MULTIPLE
 
 
 @dataclass(frozen=True)

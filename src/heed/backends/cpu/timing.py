@@ -7,24 +7,20 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from heed.backends.cpu import decoding_ops, training_ops
+from heed.backends.beam_account import Ints
+from heed.backends.cpu import account_ops, training_ops
 from heed.backends.cpu.build import has_int8, has_tiles, kernel, library, raw_addresses
-from heed.backends.cpu.decoding_ops import Beams
 from heed.backends.cpu.packed import PackedSequences
 from heed.backends.cpu.search_state import CpuSearchState
-from heed.backends.cpu.weights import (
-    Bf16Weight,
-    Fp32Weight,
-    Int8Weight,
-    PackedWeight,
-    prepack,
-)
+from heed.backends.cpu.training import pack_module
+from heed.backends.cpu.weights import Pack, bf16_weight, fp32_weight, int8_weight
 from heed.backends.protocol import SearchState
-from heed.backends.reference import ReferenceBackend, ReferenceSearchState
+from heed.backends.reference_search import ReferenceSearchBackend, ReferenceSearchState
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
 from heed.runtime.device import DecodingPrecision, choose_machine
@@ -68,29 +64,25 @@ def timed_kernels(arch: Architecture, vocab_size: int, *, plain_losses: PlainLos
     yield from _losses(plain_losses, vocab_size, dtype)
 
 
-def _bind_kernel(name: str, like: Tensor, **arguments: object) -> Work:
-    """The kernel with arguments that were made before, as one that runs a whole step of a search has them."""
-    return partial(kernel(name, like), **arguments)
-
-
 def _products(arch: Architecture, vocab_size: int) -> Iterator[TimedKernel]:
     d, d_ff = arch.d_model, arch.d_ff
-    kinds: list[tuple[str, type[PackedWeight], torch.dtype]] = [("panel_product", Fp32Weight, torch.float32)]
-    kinds += [("int8_product", Int8Weight, torch.bfloat16)] if has_int8() else []
-    kinds += [("bf16_product", Bf16Weight, torch.bfloat16)] if has_tiles() else []
+    kinds: list[tuple[str, Pack]] = [("fp32", fp32_weight)]
+    kinds += [("int8", int8_weight)] if has_int8() else []
+    kinds += [("bf16", bf16_weight)] if has_tiles() else []
     for d_in, d_out in ((d, d), (d, d_ff), (d_ff, d), (d, vocab_size)):
         weight, bias = torch.randn(d_out, d_in) * d_in**-0.5, torch.randn(d_out)
-        for name, kind, dtype in kinds:
-            packed = kind(weight, bias)  # type: ignore[call-arg, arg-type]
+        for name, pack in kinds:
+            packed = pack(weight.numpy(), bias.numpy())
             for n in (BEAM, BEAM * SENTENCES):
                 x = torch.randn(n, d_in)
-                given = x.to(dtype)
-                y = given.new_empty(n, d_out)
-                call = _bind_kernel(
-                    name, given, **raw_addresses(x=given, y=y), weight=packed.structure, n=n, relu=False
-                )
+                rows, y = x.numpy(), np.empty((n, d_out), np.float32)
+                at = raw_addresses(x=rows, y=y)
+                # With arguments that were made before, as a kernel that runs a whole step of a search has them.
+                call = partial(kernel("packed_product"), **at, weight=packed.structure, n=n, relu=False)
                 plain = partial(F.linear, x, weight, bias)
-                yield TimedKernel(name, "search", f"{n} × {d_in} × {d_out}", call, plain, [packed, given, y])
+                yield TimedKernel(
+                    f"product in {name}", "search", f"{n} × {d_in} × {d_out}", call, plain, [packed, rows, y]
+                )
 
 
 def _steps(arch: Architecture, vocab_size: int) -> Iterator[TimedKernel]:
@@ -98,15 +90,15 @@ def _steps(arch: Architecture, vocab_size: int) -> Iterator[TimedKernel]:
     model = Transformer(arch.model_copy(update=FEW_LAYERS), vocab_size).eval()
     precisions: list[DecodingPrecision] = ["fp32", "int8"] if has_int8() else ["fp32"]
     for precision in precisions:
-        packed = prepack(model, precision)
+        packed = pack_module(model, precision, copy=True)
         for sentences in (1, SENTENCES):
-            src = torch.randint(3, vocab_size, (sentences, LENGTH))
+            src = torch.randint(3, vocab_size, (sentences * LENGTH,)).numpy()
             n = sentences * BEAM
 
-            def run(state: SearchState, src: Tensor = src, n: int = n) -> None:
-                state.admit(src, torch.ones_like(src, dtype=torch.bool))
+            def run(state: SearchState, src: Ints = src, n: int = n) -> None:
+                state.admit(src, np.full(n // BEAM, LENGTH))
                 for _ in range(STEPS):
-                    state.logits(torch.full((n,), 4))
+                    state.logits(np.full(n, 4))
 
             yield TimedKernel(
                 f"steps in {precision}",
@@ -120,58 +112,24 @@ def _steps(arch: Architecture, vocab_size: int) -> Iterator[TimedKernel]:
 class _PlainSearch(ReferenceSearchState):
     """Computes every row of a beam from the first step on, as the kernels do here."""
 
-    def admit(self, src: Tensor, src_mask: Tensor) -> None:
-        super().admit(src.repeat_interleave(BEAM, 0), src_mask.repeat_interleave(BEAM, 0))
+    def admit(self, src: Ints, lengths: Ints) -> None:
+        sentences = np.split(src, lengths.cumsum()[:-1])
+        super().admit(np.concatenate([ids for ids in sentences for _ in range(BEAM)]), lengths.repeat(BEAM))
 
 
 def _search(arch: Architecture, vocab_size: int) -> Iterator[TimedKernel]:
-    n_heads, d_k, d_v = arch.n_heads, arch.key_width, arch.value_width
     for sentences in (1, SENTENCES):
-        # The account of a full beam of which no hypothesis has ended.
+        # The choice of continuations from the logits of a full beam of which no hypothesis has ended.
         n = sentences * BEAM
-        beams = Beams(
-            ancestors=torch.arange(n, dtype=torch.int32)[:, None].repeat(1, LENGTH),
-            active=torch.arange(n),
-            slots=torch.arange(n),
-            lengths=torch.full((n,), LENGTH - 1),
-            src_lengths=torch.full((sentences,), LENGTH),
-            beam=BEAM,
-            n_heads=n_heads,
-            widths=(d_k, d_v),
-        )
-        size = f"{n} rows, {LENGTH} positions"
-        # Self-attention of one step over all positions before it.
-        qkv, out = torch.randn(n, n_heads * (2 * d_k + d_v)), torch.empty(n, n_heads * d_v)
-        cache = torch.randn(n, LENGTH, n_heads * (d_k + d_v))
-        call = _bind_kernel(
-            "attend_to_past", qkv, **raw_addresses(qkv=qkv, cache=cache, out=out), beams=beams.structure
-        )
-        q, k, v = (torch.randn(n, n_heads, length, width) for length, width in ((1, d_k), (LENGTH, d_k), (LENGTH, d_v)))
-        plain = partial(F.scaled_dot_product_attention, q, k, v)
-        yield TimedKernel("attend_to_past", "search", size, call, plain, [qkv, out, cache, beams])
-        # Attention to the source, whose keys and values all rows of a sentence share.
-        memory = torch.randn(sentences, LENGTH, n_heads * (d_k + d_v))
-        places = memory.data_ptr() + torch.arange(sentences) * memory[0].numel() * memory.element_size()
-        queries = torch.randn(n, n_heads * d_k)
-        at = raw_addresses(q=queries, memories=places, out=out)
-        call = _bind_kernel("attend_to_source", queries, **at, beams=beams.structure)
-        q, k, v = (
-            torch.randn(sentences, n_heads, length, width)
-            for length, width in ((BEAM, d_k), (LENGTH, d_k), (LENGTH, d_v))
-        )
-        plain = partial(F.scaled_dot_product_attention, q, k, v)
-        yield TimedKernel("attend_to_source", "search", size, call, plain, [memory, places, queries, out, beams])
-        # The choice of continuations from the logits.
-        logits, log_probs = torch.randn(n, vocab_size), torch.randn(sentences, BEAM, dtype=torch.float64)
-        never, may_end = torch.zeros(vocab_size, dtype=torch.bool), torch.ones(sentences, dtype=torch.bool)
-        active = torch.arange(n)
+        logits, log_probs = torch.randn(n, vocab_size), np.random.default_rng(1).standard_normal((sentences, BEAM))
+        never, may_end = np.zeros(vocab_size, np.bool_), np.ones(sentences, np.bool_)
         rest = (log_probs, None, never, may_end)
         yield TimedKernel(
             "best_continuations",
             "search",
             f"{n} × {vocab_size}",
-            partial(decoding_ops.best_continuations, logits, active, *rest, eos=2, k=2 * BEAM),
-            partial(ReferenceBackend().best_continuations, logits, None, *rest, eos=2, k=2 * BEAM),
+            partial(account_ops.best_continuations, logits.numpy(), np.arange(n), *rest, eos=2, k=2 * BEAM),
+            partial(ReferenceSearchBackend().best_continuations, logits, None, *rest, eos=2, k=2 * BEAM),
         )
 
 

@@ -12,10 +12,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from heed.backends.cpu.build import IN_FP32, Wanted, addresses, check_range, has_tiles, kernel, raw_addresses
+from heed.backends.cpu.build import has_tiles
 from heed.backends.cpu.declarations import structure
 from heed.backends.cpu.packed import PackedSequences
 from heed.backends.cpu.preference import takes_products
+from heed.backends.cpu.tensors import IN_FP32, Wanted, addresses, check_range, kernel, raw_addresses
 from heed.runtime.memory import free_memory
 
 

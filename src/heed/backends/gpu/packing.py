@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from heed.backends.protocol import ROW_MULTIPLE
+from heed.backends.training_protocol import ROW_MULTIPLE
 from heed.data.batches.batch import Batch
 
 # Room for this share of `capacity` sequences: short sentences need more, and empty ones cost blocks of threads that

@@ -16,7 +16,7 @@ from heed.backends.gpu import losses
 from heed.backends.gpu.capture import Captured
 from heed.backends.gpu.network import Regions, final_norm
 from heed.backends.gpu.packing import NO_SENTENCES, PassInputs, PassShape, Sentences
-from heed.backends.protocol import ROW_MULTIPLE, PassSettings
+from heed.backends.training_protocol import ROW_MULTIPLE, PassSettings
 from heed.data.batches.batch import Batch
 from heed.model.transformer import Side, Transformer
 

@@ -6,17 +6,16 @@ from bisect import bisect_left
 
 import numpy as np
 import torch
-from jaxtyping import Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from heed.backends.beam_account import BeamAccount, Bools, ContinuationRules, EndingRules, StepLimits
+from heed.backends.beam_account import BeamAccount, Bools, ContinuationRules, EndingRules, Ints, StepLimits
 from heed.backends.gpu.beams import DeviceAccount, best_of_rows
 from heed.backends.gpu.graphs import StepGraphs
 from heed.backends.gpu.slots import Slots
 from heed.backends.live_prefixes import LivePrefixes
 from heed.backends.protocol import FIRST_CAPACITY, NotFiniteError, SearchState
-from heed.backends.reference import ReferenceBackend, ReferenceSearchState
+from heed.backends.reference_search import ReferenceSearchBackend, ReferenceSearchState, padded
 from heed.errors import HeedError
 from heed.model.architecture import Architecture
 from heed.model.coverage import Coverage
@@ -35,13 +34,14 @@ POSITIONS = tuple(sorted([*(2**i for i in range(4, 21)), *(3 * 2**i for i in ran
 MAX_BYTES = 2**33  # of all caches, where it is not a GPU whose free memory can be asked for
 
 
-class GpuSearchBackend(ReferenceBackend):
+class GpuSearchBackend(ReferenceSearchBackend):
     """Searches over slots; the rest as the plain network."""
 
-    def covers(self, model: Transformer) -> str | None:  # type: ignore[override]
+    def covers(self, model: Transformer) -> str | None:
+        """None if the slots compute all of the network as it is; else what they do not, to follow "has"."""
         return COVERAGE.missing(model)
 
-    def search_state(self, model: Transformer, *, n_sentences: int, beam_size: int) -> SearchState:  # type: ignore[override]
+    def search_state(self, model: Transformer, *, n_sentences: int, beam_size: int) -> SearchState:
         if beam_size > MAX_BEAM:
             _say_once(f"A search on a GPU has slots for beams up to {MAX_BEAM}; wider ones take the plain network.")
             return ReferenceSearchState(model, n_sentences=n_sentences)
@@ -91,15 +91,16 @@ class GpuSearchState:
         return tensor.pin_memory().to(self._device, non_blocking=True) if self._device.type == "cuda" else tensor
 
     @torch.inference_mode()
-    def admit(self, src: Tensor, src_mask: Tensor) -> None:
-        n_new, n_src = src.shape
+    def admit(self, src: Ints, lengths: Ints) -> None:
+        rows, mask = padded(src, lengths)
+        n_new, n_src = rows.shape
         free = np.setdiff1d(np.arange(len(self._places) + n_new), self._places)
         new = free[:n_new]  # the lowest ones: a step computes all places up to the last that is taken
         self._places = np.concatenate([self._places, new])
         self._lengths = np.concatenate([self._lengths, np.zeros(n_new, np.int64)])
         self._src_lengths = np.concatenate([self._src_lengths, np.full(n_new, n_src)])
         self._reserve(max(FIRST_CAPACITY, _next(POSITIONS, n_src)))
-        self._slots.admit(self._send(new), self._send(src.numpy()), self._send(src_mask.numpy()))
+        self._slots.admit(self._send(new), self._send(rows.numpy()), self._send(mask.numpy()))
 
     @property
     def _n_computed(self) -> int:
@@ -177,7 +178,7 @@ class GpuSearchState:
         self._reserve(width)
         if self._account is None:
             self._account = self._empty_account(account.best_scores.shape[1])
-            self._never = self._send(np.flatnonzero(fused_rules.never.numpy()))
+            self._never = self._send(np.flatnonzero(fused_rules.never))
         self._send_account(account, rules)
         # The steps, without a look.
         n_places = self._n_computed
@@ -275,7 +276,7 @@ class GpuSearchState:
         self._n_on_device = 0
 
     @torch.inference_mode()
-    def logits(self, tokens: Int[Tensor, " row"], active: Tensor | None = None) -> Tensor:
+    def logits(self, tokens: Ints, active: Ints | None = None) -> Tensor:
         _say_once(
             "On a GPU this search chooses each id on the CPU, which is slower: an ensemble, sampling, a constraint or "
             "a prefix is not covered by the search in slots."
@@ -289,7 +290,7 @@ class GpuSearchState:
             self._single = weight.new_zeros(n_rows, dtype=torch.int64), weight.new_zeros(n_rows, self._model.vocab_size)
         rows = self._send((self._places[:, None] * self._beam + np.arange(self._beam)).ravel())
         last, logits = self._single
-        last.index_copy_(0, rows, self._send(tokens.numpy()))
+        last.index_copy_(0, rows, self._send(tokens))
         self._graphs.run(("single", n_places, width), lambda: self._single_step(n_places, width))
         self._lengths = self._lengths + 1
         self._check_positions()
@@ -301,9 +302,9 @@ class GpuSearchState:
         logits.copy_(self._slots.decode(last.view(n_places, self._beam), width))
 
     @torch.inference_mode()
-    def select(self, rows: Tensor, sentences: Tensor) -> None:
-        kept = sentences.numpy()
-        parents = rows.numpy().reshape(-1, self._beam) - kept[:, None] * self._beam
+    def select(self, rows: Ints, sentences: Ints) -> None:
+        kept = sentences
+        parents = rows.reshape(-1, self._beam) - kept[:, None] * self._beam
         self._places, self._lengths = self._places[kept], self._lengths[kept]
         self._src_lengths = self._src_lengths[kept]
         self._n_on_device = int((kept < self._n_on_device).sum())

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from heed.backends.protocol import PassSettings, TrainingPasses
 from heed.backends.reference import ReferenceBackend
+from heed.backends.training_protocol import PassSettings, TrainingPasses
 from heed.model.coverage import Coverage
 from heed.model.transformer import Transformer
 from heed.runtime.device import compiles_layers, native_kernels

@@ -75,13 +75,6 @@ def _sent(tensor: Tensor, device: torch.device) -> Tensor:
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
-def pad_sources(sequences: Sequence[Ids], special: SpecialIds) -> tuple[Tensor, Tensor]:
-    """Sources as the encoder takes them: with eos, padded; and their mask."""
-    ids, lengths = _end_to_end(sequences)
-    mask = _real(lengths)
-    return _with_eos(ids, lengths, mask, special), torch.from_numpy(mask)
-
-
 def make_batch(pairs: Sequence[tuple[Ids, Ids]], special: SpecialIds, *, rows: Rows) -> Batch:
     """A batch of these pairs, in this order."""
     return batch_of(_end_to_end([src for src, _ in pairs]), _end_to_end([tgt for _, tgt in pairs]), special, rows)

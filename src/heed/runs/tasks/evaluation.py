@@ -1,11 +1,20 @@
-"""The scores of a model on one set."""
+"""The scores of a model on one set; needs no PyTorch."""
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from heed.evaluation.bleu import Score
+from heed.data.settings import DataSettings
+from heed.decoding.scoring import perplexity
+from heed.decoding.translator import Translator
+from heed.evaluation.bleu import Score, bleu, chrf
+from heed.evaluation.tokenization import Tokenization
+from heed.model_folder import ModelCard
+from heed.text.line_rules import Mentions, reason_against_loss
 from heed.training.logbook import short
+
+LONGEST_PAIR = "tokens of the longest side"  # on the card
 
 
 @dataclass(frozen=True)
@@ -36,6 +45,65 @@ class Evaluation:
         if self.perplexity is not None:
             parts.append(f"perplexity {short(self.perplexity)} a token")
         return "; ".join(parts)
+
+
+def longest_pair(card: ModelCard) -> int:
+    """The most tokens that a side of a pair may have which counts for perplexity: that of the model's training."""
+    found = card.trained_on.get(LONGEST_PAIR)
+    return found if type(found) is int and found > 0 else int(DataSettings.model_fields["max_tokens"].default)
+
+
+def evaluate_translations(
+    translator: Translator,
+    sources: list[str],
+    references: list[str],
+    *others: list[str],
+    name: str,
+    tokenize: Tokenization,
+    max_tokens: int,
+) -> Evaluation:
+    """BLEU and chrF of the model's translations, and its perplexity per token of the references.
+
+    others: further references, which count for BLEU and chrF. max_tokens: perplexity leaves out the pairs that
+    preparation leaves out of dev, those with a longer side among them (`reason_against_loss`); if none is left, there
+    is none.
+    """
+    # The pairs that have a perplexity: learned positions are a limit, too, for every model of an ensemble.
+    tokenizer, without = translator.tokenizer, Mentions()
+    positions = [model.arch.max_positions - 1 for model in translator.models if model.arch.positions == "learned"]
+    scored = []
+    lines = zip(sources, references, strict=True)
+    ids = zip(tokenizer.encode_lines(sources), tokenizer.encode_targets(references), strict=True)
+    for i, (pair, pair_ids) in enumerate(zip(lines, ids, strict=True)):
+        reason = reason_against_loss(pair, pair_ids, tokenizer, max_tokens=min([max_tokens, *positions]))
+        if reason is None:
+            scored.append(i)
+        else:
+            without.add(f"line {i + 1:,} ({reason})")
+    if without:
+        translator.report(f"{name}: perplexity leaves out {without}.")
+
+    # Perplexity is of the references, so no search is involved; only the search is timed.
+    found = translator.log_probs([sources[i] for i in scored], [references[i] for i in scored])
+    started = time.perf_counter()
+    translations = translator.translate(sources)
+    seconds = time.perf_counter() - started
+
+    # All pairs may have been left out: then there are no tokens to divide by.
+    texts = [translation.text for translation in translations]
+    n_tokens = sum(map(len, found))
+    ppl = perplexity(-sum(map(sum, found)) / n_tokens) if n_tokens else None
+    scores = {"bleu": bleu(texts, references, *others, tokenize=tokenize), "chrf": chrf(texts, references, *others)}
+    return Evaluation(
+        name,
+        len(sources),
+        scores,
+        ppl,
+        translator.precision,
+        seconds,
+        cut_off=sum(not translation.ended for translation in translations),
+        without_perplexity=len(without),
+    )
 
 
 def score_table(evaluations: Sequence[Evaluation]) -> list[str]:

@@ -67,7 +67,7 @@ class ParsingTask:
         self, model_folder: Path, sets: Mapping[str, FilePair], *, title: str, report: Report
     ) -> Iterator[Evaluation]:
         """F1 on each set in turn."""
-        loaded = load_models([model_folder], device=None)
+        loaded = load_models([model_folder])
         parser = Parser.of(loaded, self.recipe.decoding, where=[model_folder])
         for name, (words, _) in sets.items():
             report(f"Parsing {name} with the {title} in {parser.precision}.")

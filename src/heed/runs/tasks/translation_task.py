@@ -1,7 +1,6 @@
 """Translation: parallel text in, BLEU, chrF and perplexity out."""
 
 import shlex
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -17,9 +16,7 @@ from heed.data.reading.columns import holds_both_sides
 from heed.data.reading.files import refuse_both_sides, training_files
 from heed.data.reading.pairs import FilePair, TrainingText, count_pairs, read_sides
 from heed.data.reading.text_files import TextFiles, TextPart
-from heed.data.settings import DataSettings
-from heed.decoding.loading import load_models, no_report
-from heed.decoding.scoring import perplexity
+from heed.decoding.loading import load_models, no_report, ready_models
 from heed.decoding.stream import longest_source
 from heed.decoding.translator import Translator
 from heed.errors import HeedError
@@ -29,13 +26,12 @@ from heed.model.transformer import Transformer
 from heed.model_folder import ModelCard, read_config
 from heed.runs.recipe import EvaluationSettings, Recipe
 from heed.runs.tasks.commands import command, with_input
-from heed.runs.tasks.evaluation import Evaluation
-from heed.text.line_rules import Mentions, reason_against_loss
+from heed.runs.tasks.evaluation import LONGEST_PAIR, Evaluation, evaluate_translations
 from heed.text.tokenizer_kinds import AnyTokenizer
 from heed.training.checkpoint import state_names
 from heed.training.distributed import ALONE, Workers
 
-LONGEST_PAIR, HELD_OUT = "tokens of the longest side", "held out"  # on the card
+HELD_OUT = "held out"  # on the card
 
 
 class TranslationTask:
@@ -226,9 +222,9 @@ class TranslationTask:
         self, model_folder: Path, sets: Mapping[str, FilePair], *, title: str, report: Report
     ) -> Iterator[Evaluation]:
         """BLEU, chrF and perplexity on each set in turn."""
-        (loaded,) = load_models([model_folder], device=None)
-        translator = Translator(loaded.model, loaded.tokenizer, self.recipe.decoding, copy=False)
-        translator.report = report  # of lines; the precision is named below
+        loaded = load_models([model_folder])
+        models, precision = ready_models(loaded, "auto", device=None, report=no_report)  # it is named below
+        translator = Translator(models, loaded[0].tokenizer, self.recipe.decoding, precision=precision, report=report)
         for name, pair in sets.items():
             report(f"Translating {name} with the {title} in {translator.precision}.")
             sources, references = read_sides(pair, self.recipe.data.column_names)
@@ -259,65 +255,6 @@ class TranslationTask:
             command("heed", "evaluate", model_folder, "--src", src, "--ref", ref, *options),
             command("heed", "serve", model_folder),
         ]
-
-
-def longest_pair(card: ModelCard) -> int:
-    """The most tokens that a side of a pair may have which counts for perplexity: that of the model's training."""
-    found = card.trained_on.get(LONGEST_PAIR)
-    return found if type(found) is int and found > 0 else int(DataSettings.model_fields["max_tokens"].default)
-
-
-def evaluate_translations(
-    translator: Translator,
-    sources: list[str],
-    references: list[str],
-    *others: list[str],
-    name: str,
-    tokenize: Tokenization,
-    max_tokens: int,
-) -> Evaluation:
-    """BLEU and chrF of the model's translations, and its perplexity per token of the references.
-
-    others: further references, which count for BLEU and chrF. max_tokens: perplexity leaves out the pairs that
-    preparation leaves out of dev, those with a longer side among them (`reason_against_loss`); if none is left, there
-    is none.
-    """
-    # The pairs that have a perplexity: learned positions are a limit, too, for every model of an ensemble.
-    tokenizer, without = translator.tokenizer, Mentions()
-    positions = [model.arch.max_positions - 1 for model in translator.models if model.arch.positions == "learned"]
-    scored = []
-    lines = zip(sources, references, strict=True)
-    ids = zip(tokenizer.encode_lines(sources), tokenizer.encode_targets(references), strict=True)
-    for i, (pair, pair_ids) in enumerate(zip(lines, ids, strict=True)):
-        reason = reason_against_loss(pair, pair_ids, tokenizer, max_tokens=min([max_tokens, *positions]))
-        if reason is None:
-            scored.append(i)
-        else:
-            without.add(f"line {i + 1:,} ({reason})")
-    if without:
-        translator.report(f"{name}: perplexity leaves out {without}.")
-
-    # Perplexity is of the references, so no search is involved; only the search is timed.
-    found = translator.log_probs([sources[i] for i in scored], [references[i] for i in scored])
-    started = time.perf_counter()
-    translations = translator.translate(sources)
-    seconds = time.perf_counter() - started
-
-    # All pairs may have been left out: then there are no tokens to divide by.
-    texts = [translation.text for translation in translations]
-    n_tokens = sum(map(len, found))
-    ppl = perplexity(-sum(map(sum, found)) / n_tokens) if n_tokens else None
-    scores = {"bleu": bleu(texts, references, *others, tokenize=tokenize), "chrf": chrf(texts, references, *others)}
-    return Evaluation(
-        name,
-        len(sources),
-        scores,
-        ppl,
-        translator.precision,
-        seconds,
-        cut_off=sum(not translation.ended for translation in translations),
-        without_perplexity=len(without),
-    )
 
 
 def _split_off(folder: Path) -> FilePair:

@@ -138,17 +138,14 @@ private:
     }
 };
 
-template <class T>
-static void best_continuations(const T* logits, Continuations& wanted, double* values, int64_t* indices) {
+static void best_continuations(const float* logits, Continuations& wanted, double* values, int64_t* indices) {
     const int64_t vocab = wanted.vocab, n = wanted.n_rows, n_pieces = (vocab + PIECE - 1) / PIECE;
     wanted.begin(n_pieces);
     parallel_rows(n, false, [&](Team& team) {
-        float z[PIECE];
         team.share_last(n, 1, [&](int64_t r) {
             for (int64_t piece = 0; piece < n_pieces; piece++) {
                 const int64_t first = piece * PIECE, count = std::min(PIECE, vocab - first);
-                for (int64_t j = 0; j < count; j++) z[j] = to_float(logits[r * vocab + first + j]);
-                wanted.take(team.index, z, r, piece, first, count);
+                wanted.take(team.index, logits + r * vocab + first, r, piece, first, count);
             }
         });
     });

@@ -43,49 +43,6 @@ static void decoder_step(const Step<typename Products::Stored>& step, float* x) 
     });
 }
 
-// run(row, scratch) for each of n rows, in all threads.
-template <class Run>
-static void for_rows(int64_t n, Run run) {
-    parallel_rows(n, false, [&](Team& team) {
-        Scratch scratch;
-        team.split_last(n, [&](int64_t r) { run(r, scratch); });
-    });
-}
-
-template <class T>
-static void all_attend_to_past(const T* qkv, T* cache, const Beams& beams, T* out) {
-    const Heads& heads = beams.heads;
-    const int64_t qkv_width = heads.keys() + heads.kv();
-    with_width(heads.d_k, heads.d_v, [&](auto width) {
-        for_rows(beams.n_rows, [&](int64_t r, Scratch& scratch) {
-            attend_to_past<decltype(width)::value>(qkv + r * qkv_width, cache, out + r * heads.values(), r, beams,
-                                                   scratch);
-        });
-    });
-}
-
-template <class T>
-static void all_attend_to_source(const T* q, const T* const* memories, const Beams& beams, T* out) {
-    const Heads& heads = beams.heads;
-    with_width(heads.d_k, heads.d_v, [&](auto width) {
-        for_rows(beams.n_rows, [&](int64_t r, Scratch& scratch) {
-            attend_to_source<decltype(width)::value>(q + r * heads.keys(), memories, out + r * heads.values(), r, beams,
-                                                     scratch);
-        });
-    });
-}
-
-// HERE: whether the library has these products.
-template <bool HERE, class Memory, class T>
-static Status product_if_here(const T* x, const Weight& weight, T* y, int64_t n, bool relu) {
-    return status_of([&] {
-        if constexpr (HERE)
-            narrow_product<Memory>(x, weight, y, n, relu);
-        else
-            throw NotHere();
-    });
-}
-
 static void panel_product(const float* x, const Weight& weight, float* y, int64_t n, bool relu) {
     const SplitMemory memory(n, weight.d_in);
     for_product_rows(n, weight, [&](int64_t first, int64_t some, Team& team) {
@@ -98,29 +55,14 @@ static void panel_product(const float* x, const Weight& weight, float* y, int64_
 
 }  // namespace heed
 
-using heed::Beams;
-using heed::Weight;
-
 extern "C" {
-#define HEED_DEFINE(T, NAME)                                                                              \
- heed::Status attend_to_past_##NAME(const T* qkv, T* cache, const Beams* beams, T* out) {                 \
-  return heed::status_of([&] { heed::all_attend_to_past(qkv, cache, *beams, out); });                     \
- }                                                                                                        \
- heed::Status attend_to_source_##NAME(const T* q, const T* const* memories, const Beams* beams, T* out) { \
-  return heed::status_of([&] { heed::all_attend_to_source(q, memories, *beams, out); });                  \
- }                                                                                                        \
- heed::Status int8_product_##NAME(const T* x, const Weight* weight, T* y, int64_t n, int32_t relu) {      \
-  return heed::product_if_here<heed::HAS_INT8, heed::QuantizedMemory>(x, *weight, y, n, relu);        \
- }                                                                                                        \
- heed::Status bf16_product_##NAME(const T* x, const Weight* weight, T* y, int64_t n, int32_t relu) {      \
-  return heed::product_if_here<heed::HAS_BF16_DOT, heed::Bf16Memory>(x, *weight, y, n, relu);             \
- }
-HEED_DEFINE(float, float)
-HEED_DEFINE(heed::bf16, bf16)
-#undef HEED_DEFINE
-
-heed::Status panel_product_float(const float* x, const Weight* weight, float* y, int64_t n, int32_t relu) {
-    return heed::status_of([&] { heed::panel_product(x, *weight, y, n, relu); });
+heed::Status packed_product(const float* x, const heed::Weight* weight, float* y, int64_t n, int32_t relu) {
+    return heed::status_of([&] {
+        if (weight->number_bytes == 4) return heed::panel_product(x, *weight, y, n, relu);
+        heed::with_narrow_products(*weight, [&](auto products) {
+            heed::narrow_product<typename decltype(products)::Type::Memory>(x, *weight, y, n, relu);
+        });
+    });
 }
 heed::Status decoder_step_float(const heed::Step<float>* step, float* x) {
     return heed::status_of([&] { heed::decoder_step<heed::Fp32Products>(*step, x); });

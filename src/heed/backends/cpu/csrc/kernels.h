@@ -79,14 +79,17 @@ struct Step {
     float scale, epsilon;  // of the embedding; of layer normalization
 };
 
-// Sources that enter a search. A Step's rows are their tokens, its lengths the places in their sources; its layers have
-// no cross-attention.
+// Whole sentences: a Step's rows are their tokens, its lengths the places in their sentences. Sources have no
+// cross-attention, and become memories; targets are causal, and attend to their layers' memories.
 template <class T>
-struct Sources {
+struct Sentences {
     const int64_t *offsets, *sentences;  // sentence s has the rows offsets[s] to offsets[s + 1] - 1; of each row
     int64_t n_sentences, n_memories;
     const Weight* kv;  // of every decoder layer's cross-attention
     T* memories;       // (decoder layer, row, all heads' keys | values)
+    int32_t causal;
+    float* weights;       // (decoder layer, row, src): the mean of all heads' cross-attention; or null
+    int64_t longest_src;  // of the weights
 };
 
 // The hypotheses of a beam search: see backends/beam_account.py. width: the ids that there is room for.
@@ -150,9 +153,25 @@ extern "C" {
 #undef KERNEL
 #undef T
 
-// y = x · Wᵀ + bias, with ReLU or without, W in float.
-HEED_EXPORT heed::Status panel_product_float(const float* x, const heed::Weight* weight, float* y, int64_t n,
-                                             int32_t relu);
+// y = x · Wᵀ + bias, with ReLU or without; x (n, d_in). Weights in bf16 and 8 bits only if has_bf16(), has_int8().
+HEED_EXPORT heed::Status packed_product(const float* x, const heed::Weight* weight, float* y, int64_t n, int32_t relu);
+// Of each sentence the k best continuations: see continuations.h.
+HEED_EXPORT heed::Status best_continuations(const float* logits, const int64_t* rows, const double* log_probs,
+                                            const int32_t* const* allowed, const int64_t* n_allowed,
+                                            const uint8_t* never, const uint8_t* may_end, double* values,
+                                            int64_t* indices, int64_t n_rows, int64_t n_sentences, int64_t beam,
+                                            int64_t vocab, int64_t eos, int64_t k);
+// An id for each row, drawn by its number in [0, 1): see Distribution in draw.h. The rest as best_continuations takes it.
+HEED_EXPORT heed::Status draw(const float* logits, const double* numbers, const int32_t* const* allowed,
+                              const int64_t* n_allowed, const uint8_t* never, const uint8_t* may_end, int64_t* ids,
+                              double* log_probs, int64_t n_rows, int64_t beam, int64_t vocab, int64_t eos, int64_t top_k,
+                              double top_p, double temperature);
+// y (n_rows, n_ids): the log-probabilities of these ids, -infinity for those below 0.
+HEED_EXPORT heed::Status log_probs_of(const float* logits, const int64_t* ids, double* y, int64_t n_rows, int64_t n_ids,
+                                      int64_t vocab);
+// y (n_rows, vocab): the logarithm of the sum of the models' probabilities; the logits of each model.
+HEED_EXPORT heed::Status mean_logits(const float* const* logits, float* y, int64_t n_models, int64_t n_rows,
+                                     int64_t vocab);
 // c (m, n) = a (m, depth) · b (depth, n) + bias in bf16, or with `add` c += a · b, c in float. a is stored as (depth,
 // m) if a_transposed, b as (depth, n) if b_transposed, else as (n, depth). Only if has_tiles().
 HEED_EXPORT heed::Status tile_product(const heed::bf16* a, int64_t a_ld, int32_t a_transposed, const heed::bf16* b,

@@ -2,6 +2,8 @@
 
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <type_traits>
 
 #include "vector.h"
@@ -39,19 +41,22 @@ constexpr float LOG2_E = 1.44269504089f;
 
 using TwoVectorsBits = std::conditional_t<LANES == 16, uint32_t, std::conditional_t<LANES == 8, uint16_t, uint8_t>>;
 
+// 2^y by the polynomial of degree 5 with 2^0 = 1 whose largest relative error for |f| <= 1/2 is least (1e-7); 2^-200
+// below -200.
+[[gnu::always_inline]] static inline Floats power_of_two(Floats y) {
+    y = larger(Floats{} - 200.0f, y);  // in this order NaN stays NaN
+    const Floats whole = rounded(y), f = y - whole;
+    Floats p = f * 1.3264727e-3f + 9.6715130e-3f;
+    p = p * f + 5.5507336e-2f;
+    p = p * f + 0.24022242f;
+    p = p * f + 0.69314700f;
+    return times_power_of_two(p * f + 1.0f, whole);
+}
+
 // Σ 2^(x · LOG2_E - top) of n numbers, for which that power is at most 0, or nearly, to within 3e-7 of its value.
-// 2^f is the polynomial of degree 5 with 2^0 = 1 whose largest relative error for |f| <= 1/2 is least (1e-7). above: a
-// bit for each number, up to the next multiple of 2 LANES: whether it is larger than `bar`.
+// above: a bit for each number, up to the next multiple of 2 LANES: whether it is larger than `bar`.
 static inline float sum_of_powers(const float* x, float top, int64_t n, float bar, TwoVectorsBits* above) {
-    const auto power = [=](Floats of) {
-        const Floats y = larger(Floats{} - 200.0f, of * LOG2_E - top);  // in this order NaN stays NaN
-        const Floats whole = rounded(y), f = y - whole;
-        Floats p = f * 1.3264727e-3f + 9.6715130e-3f;
-        p = p * f + 5.5507336e-2f;
-        p = p * f + 0.24022242f;
-        p = p * f + 0.69314700f;
-        return times_power_of_two(p * f + 1.0f, whole);
-    };
+    const auto power = [=](Floats of) { return power_of_two(of * LOG2_E - top); };
     Floats a = {}, b = {};  // two chains: each sum waits for the one before
     int64_t j = 0;
     for (; j + 2 * LANES <= n; j += 2 * LANES) {
@@ -96,6 +101,25 @@ static inline float largest_lane(Floats x) {
 }
 
 static inline float largest(const float* x, int64_t n) { return largest_lane(largest_by_chain(x, n)); }
+
+// log Σ e^x of n numbers; NaN if one is NaN or infinite.
+static inline double log_sum(const float* x, int64_t n) {
+    constexpr int64_t PIECE = 512;
+    TwoVectorsBits above[PIECE / (2 * LANES)];
+    const float top = largest(x, n), shift = top > -INFINITY ? top * LOG2_E : 0;
+    double total = 0;
+    for (int64_t j = 0; j < n; j += PIECE) total += sum_of_powers(x + j, shift, std::min(PIECE, n - j), INFINITY, above);
+    return double(shift) / double(LOG2_E) + std::log(total);
+}
+
+// sum += softmax(x)
+static inline void add_probabilities(const float* x, int64_t n, float* sum) {
+    const float log_total = float(log_sum(x, n));
+    for (int64_t j = 0; j < n; j += LANES) {
+        const Floats p = power_of_two((load_first(x + j, n - j) - log_total) * LOG2_E);
+        store_first(load_first(sum + j, n - j) + p, sum + j, n - j);
+    }
+}
 
 // Turns n numbers into e^(x - top); returns their sum. Vectorized by hand: whether the compiler does it
 // depends on the surrounding code.

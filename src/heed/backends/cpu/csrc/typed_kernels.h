@@ -29,24 +29,13 @@ HEED_EXPORT heed::Status KERNEL(consistent_loss)(T* logits, const int64_t* targe
 HEED_EXPORT heed::Status KERNEL(attend)(const T* q, const T* k, const T* v, T* out, const heed::Shape* shape);
 HEED_EXPORT heed::Status KERNEL(attend_backward)(const T* q, const T* k, const T* v, const T* dout, T* dq, T* dk, T* dv,
                                                  const heed::Shape* shape);
-// Attention of a search's rows to their past, whose new keys and values are entered first, and to the source.
-HEED_EXPORT heed::Status KERNEL(attend_to_past)(const T* qkv, T* cache, const heed::Beams* beams, T* out);
-HEED_EXPORT heed::Status KERNEL(attend_to_source)(const T* q, const T* const* memories, const heed::Beams* beams,
-                                                  T* out);
-// Of each sentence the k best continuations: see continuations.h.
-HEED_EXPORT heed::Status KERNEL(best_continuations)(const T* logits, const int64_t* rows, const double* log_probs,
-                                                    const int32_t* const* allowed, const int64_t* n_allowed,
-                                                    const uint8_t* never, const uint8_t* may_end, double* values,
-                                                    int64_t* indices, int64_t n_rows, int64_t n_sentences,
-                                                    int64_t beam, int64_t vocab, int64_t eos, int64_t k);
-// y = x · Wᵀ + bias, with ReLU or without; x (n, d_in), W in 8-bit integers or bf16. Only if has_int8(), has_bf16().
-HEED_EXPORT heed::Status KERNEL(int8_product)(const T* x, const heed::Weight* weight, T* y, int64_t n, int32_t relu);
-HEED_EXPORT heed::Status KERNEL(bf16_product)(const T* x, const heed::Weight* weight, T* y, int64_t n, int32_t relu);
 // x (n_rows, d_model), in float: what the last layer makes of each row's next token. In bf16: keys, values and norms
 // are, products are in what the weights are in, bf16 or 8-bit integers.
 HEED_EXPORT heed::Status KERNEL(decoder_step)(const heed::Step<T>* step, float* x);
-// The memories of sources. Weights as decoder_step takes them.
-HEED_EXPORT heed::Status KERNEL(encode_sources)(const heed::Step<T>* step, const heed::Sources<T>* sources);
+// The memories of sources; x (n_rows, d_model): what the last layer makes of given targets. Weights as decoder_step
+// takes them.
+HEED_EXPORT heed::Status KERNEL(encode_sources)(const heed::Step<T>* step, const heed::Sentences<T>* sources);
+HEED_EXPORT heed::Status KERNEL(decode_targets)(const heed::Step<T>* step, const heed::Sentences<T>* targets, float* x);
 // At most most_steps steps of a search, until most_done sentences are over: see search.cpp. `step` may leave out rows,
 // lengths and tokens. done (n_sentences): whether the sentence's search is over; n_steps: -1 if a number was not
 // finite.

@@ -1,0 +1,207 @@
+"""A network as a search on a CPU reads it: its weights packed, everything in arrays; no PyTorch."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heed.backends.cpu.build import has_int8, has_tiles
+from heed.backends.cpu.weights import (
+    Floats32,
+    Numbers,
+    PackedWeight,
+    bf16_weight,
+    fp32_weight,
+    int8_weight,
+    move_outliers,
+    to_bf16,
+)
+from heed.backends.protocol import NO_BF16, NO_INT8
+from heed.errors import HeedError
+from heed.model.architecture import Architecture, SinusoidForm
+from heed.runtime.device import DecodingPrecision
+from heed.runtime.process_tuning import give_back_freed_memory
+
+Side = Literal["src", "tgt"]
+Take = Callable[[str], Floats32 | None]  # a weight by its name in a model's state, once; None if there is none
+
+
+def sinusoid(n_positions: int, d_model: int, form: SinusoidForm = "sinusoid") -> Floats32:
+    """(position, d_model): as `model.transformer.sinusoid`, whose numbers they are."""
+    pos = np.arange(n_positions, dtype=np.float64)[:, None]
+    steps = max(1, d_model - 2) if form == "sinusoid-t2t" else d_model
+    rate = 10000.0 ** (-np.arange(0, d_model, 2, dtype=np.float64) / steps)
+    table = np.empty((n_positions, d_model))
+    in_turn = form == "sinusoid"
+    table[:, slice(0, None, 2) if in_turn else slice(0, d_model // 2)] = np.sin(pos * rate)
+    table[:, slice(1, None, 2) if in_turn else slice(d_model // 2, None)] = np.cos(pos * rate)
+    return table.astype(np.float32)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A layer's packed weights by their names in DecoderLayer (kernels.h); gain and bias of the norms behind its sums.
+
+    An encoder's layer is one without cross-attention.
+    """
+
+    weights: dict[str, PackedWeight]
+    norms: dict[str, tuple[Numbers, Numbers]]
+
+
+@dataclass(frozen=True)
+class Stack:
+    """The layers of an encoder or a decoder; with pre-norm, gain and bias of the norm before the first sub-layer."""
+
+    layers: list[Layer]
+    first_norm: tuple[Numbers, ...]
+
+
+class PackedModel:
+    """A model to translate with.
+
+    fp32: everything in float. int8, bf16: products in that, norms, embeddings, keys and values in bf16, the rest in
+    float.
+    """
+
+    training, device_name = False, "cpu"
+
+    def __init__(
+        self,
+        arch: Architecture,
+        vocab_size: int,
+        src_vocab_size: int | None,
+        take: Take,
+        *,
+        precision: DecodingPrecision,
+    ):
+        """take: gives up the weights, in fp32. HeedError where the processor cannot compute in this precision, and for
+        bf16 where both others are faster."""
+        if precision == "int8" and not has_int8():
+            raise HeedError(NO_INT8)
+        if precision == "bf16" and not has_tiles():
+            raise HeedError(NO_BF16)
+        self.arch, self.vocab_size, self.precision = arch, vocab_size, precision
+        self.src_vocab_size = src_vocab_size or vocab_size
+        packer = _Packer(arch, take, precision)
+        # The largest matrices first, when nothing else is there yet.
+        src = packer.numbers_of("src_embedding.weight")
+        tgt = src if arch.share == "all" else packer.numbers_of("tgt_embedding.weight")
+        self.output = packer.pack(packer.numbers_of("output.weight") if arch.share == "none" else tgt, "output.bias")
+        self.src_embedding = packer.stored(src)
+        self.tgt_embedding = self.src_embedding if tgt is src else packer.stored(tgt)
+        del src, tgt
+        self._learned: dict[Side, Numbers] = {}
+        if arch.positions == "learned":
+            sides: tuple[Side, Side] = ("src", "tgt")
+            self._learned = {side: packer.stored(packer.numbers_of(f"{side}_positions.weight")) for side in sides}
+        self._sinusoids = np.empty((0, arch.d_model), self.dtype)  # grows on demand
+        self.encoder, self.decoder, self.memories = packer.encoder(), *packer.decoder()
+        give_back_freed_memory()
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of embeddings, norms, keys and values: float, or 16 bits for bf16."""
+        return self.src_embedding.dtype
+
+    @property
+    def kv_width(self) -> int:
+        """Of all heads' keys and values."""
+        return self.arch.n_heads * (self.arch.key_width + self.arch.value_width)
+
+    def position_table(self, side: Side, n_positions: int) -> Numbers:
+        """(position, d_model): the encodings of at least the first `n_positions` positions. Sinusoids are cached.
+
+        HeedError if there are more positions than learned ones.
+        """
+        if self.arch.positions == "learned":
+            if n_positions > self.arch.max_positions:
+                raise HeedError(
+                    f"a sequence of {n_positions} positions, but max_positions={self.arch.max_positions} were learned."
+                )
+            return self._learned[side]
+        table = self._sinusoids
+        if len(table) < n_positions:
+            n_rows = max(256, 2 ** math.ceil(math.log2(n_positions)))
+            table = sinusoid(n_rows, self.arch.d_model, self.arch.positions)
+            self._sinusoids = table = table if self.dtype == np.float32 else to_bf16(table)
+        return table
+
+
+class _Packer:
+    """Packs the weights of a network, layer by layer; each is freed when it is packed."""
+
+    def __init__(self, arch: Architecture, take: Take, precision: DecodingPrecision):
+        self._arch, self._take, self._precision = arch, take, precision
+        self._weight_of = {"fp32": fp32_weight, "bf16": bf16_weight, "int8": int8_weight}[precision]
+
+    def numbers_of(self, name: str) -> Floats32:
+        weight = self._take(name)
+        assert weight is not None, name
+        return weight
+
+    def stored(self, x: Floats32) -> Numbers:
+        """As the kernels read what is no factor of a product; a copy."""
+        return np.array(x, np.float32) if self._precision == "fp32" else to_bf16(x)
+
+    def pack(self, weight: Floats32, bias: str) -> PackedWeight:
+        """A matrix, with the bias of this name if there is one."""
+        return self._weight_of(weight, self._take(bias))
+
+    def _pair(self, first: str, second: str) -> tuple[PackedWeight, PackedWeight]:
+        """Two matrices with nothing but an activation or a weighted sum between them."""
+        numbers, bias, of_second = self.numbers_of(f"{first}.weight"), self._take(f"{first}.bias"), second + ".weight"
+        second_numbers, second_bias = self.numbers_of(of_second), self._take(f"{second}.bias")
+        if self._precision != "int8":
+            return self._weight_of(numbers, bias), self._weight_of(second_numbers, second_bias)
+        feed_forward = "feed_forward" in first
+        if not feed_forward or self._arch.activation == "relu":
+            numbers, bias, second_numbers = move_outliers(numbers, bias, second_numbers)
+        by_relu = feed_forward and self._arch.activation == "relu"
+        return int8_weight(numbers, bias), int8_weight(second_numbers, second_bias, by_relu=by_relu)
+
+    def encoder(self) -> Stack:
+        layers = []
+        for i in range(self._arch.encoder_layers):
+            qkv, self_out = self._pair(f"encoder.{i}.self_attention.qkv", f"encoder.{i}.self_attention.out")
+            inner, outer = self._pair(f"encoder.{i}.feed_forward.inner", f"encoder.{i}.feed_forward.outer")
+            layers.append({"qkv": qkv, "self_out": self_out, "inner": inner, "outer": outer})
+        return self._stack("encoder", layers, ("self_attention", "feed_forward"))
+
+    def decoder(self) -> tuple[Stack, list[PackedWeight]]:
+        """The decoder; of each layer the weight that makes keys and values of sources."""
+        layers, memories = [], []
+        for i in range(self._arch.decoder_layers):
+            qkv, self_out = self._pair(f"decoder.{i}.self_attention.qkv", f"decoder.{i}.self_attention.out")
+            kv, cross_out = self._pair(f"decoder.{i}.cross_attention.kv", f"decoder.{i}.cross_attention.out")
+            inner, outer = self._pair(f"decoder.{i}.feed_forward.inner", f"decoder.{i}.feed_forward.outer")
+            q = f"decoder.{i}.cross_attention.q"
+            query = self.pack(self.numbers_of(f"{q}.weight"), f"{q}.bias")
+            of_layer = {"qkv": qkv, "self_out": self_out, "query": query, "cross_out": cross_out}
+            layers.append(of_layer | {"inner": inner, "outer": outer})
+            memories.append(kv)
+        return self._stack("decoder", layers, ("self_attention", "cross_attention", "feed_forward")), memories
+
+    def _stack(self, stack: str, layers: list[dict[str, PackedWeight]], parts: tuple[str, ...]) -> Stack:
+        """With pre-norm the norm behind a sum is the next sub-layer's, or the stack's last: so one pass adds and
+        normalises, as with post-norm."""
+        names = [f"{stack}.{i}.{part}_norm" for i in range(len(layers)) for part in parts]
+        if self._arch.norm == "pre":
+            names.append(f"{stack}_norm")
+        norms = [(self._vector(f"{name}.weight"), self._vector(f"{name}.bias")) for name in names]
+        first_norm = norms.pop(0) if self._arch.norm == "pre" else ()
+        fields = [part.removesuffix("_attention") for part in parts]
+        behind = [norms[i : i + len(parts)] for i in range(0, len(norms), len(parts))]
+        of_layers = [Layer(of, dict(zip(fields, some, strict=True))) for of, some in zip(layers, behind, strict=True)]
+        return Stack(of_layers, first_norm)
+
+    def _vector(self, name: str) -> Numbers:
+        return self.stored(self.numbers_of(name))
+
+
+def weights_of(arrays: dict[str, NDArray[Any]]) -> Take:
+    """Gives up the weights of a dictionary."""
+    return lambda name: arrays.pop(name, None)

@@ -1,0 +1,218 @@
+"""Searches by the plain network, on any device: what every other backend must agree with."""
+
+from collections.abc import Sequence
+from copy import deepcopy
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from heed.backends.beam_account import (
+    BeamAccount,
+    Bools,
+    ContinuationRules,
+    Continuations,
+    EndingRules,
+    Floats,
+    Ints,
+    StepLimits,
+    extend,
+)
+from heed.backends.forbidden import mask_forbidden
+from heed.backends.live_prefixes import AllowedIds, LivePrefixes
+from heed.backends.protocol import NO_BF16, NO_INT8, GivenPairs, NotFiniteError, SearchState, position_bytes
+from heed.errors import HeedError
+from heed.model.attention_weights import mean_cross_attention
+from heed.model.transformer import DecoderState, Transformer
+from heed.runtime.device import DecodingPrecision, choose_machine
+
+TOKENS_AT_A_TIME = 512  # whose logits exist together: those of a whole batch over a large vocabulary are gigabytes
+
+
+class ReferenceSearchBackend:
+    """Runs the model's own `forward`, padding included.
+
+    without_kernels: on a CPU, why, for the user to read.
+    """
+
+    def __init__(self, without_kernels: str = "without Heed's kernels"):
+        self._without_kernels = without_kernels
+
+    def fastest_precision(self, device: str) -> tuple[DecodingPrecision, str]:
+        if device == "cpu":
+            return "fp32", self._without_kernels
+        machine = choose_machine("auto", device=device)
+        return machine.precision, machine.why
+
+    def prepack(self, model: Transformer, precision: DecodingPrecision, *, copy: bool = True) -> Transformer:
+        """The model ready to translate in this precision, without gradients; HeedError if that is impossible here.
+
+        Without `copy` the model itself is changed, and memory never holds all weights twice.
+        """
+        if precision == "int8":
+            raise HeedError(f"{NO_INT8.removesuffix('.')} ({self._without_kernels}).")
+        if precision == "bf16" and model.device_name == "cpu":
+            raise HeedError(f"{NO_BF16.removesuffix('.')} ({self._without_kernels}).")
+        model = (deepcopy(model) if copy else model).eval().requires_grad_(False)
+        return model.to(torch.float32 if precision == "fp32" else torch.bfloat16)
+
+    def search_state(self, model: Transformer, *, n_sentences: int, beam_size: int) -> SearchState:
+        return ReferenceSearchState(model, n_sentences=n_sentences)
+
+    @torch.no_grad()
+    def mean_logits(self, logits: Sequence[Tensor]) -> Tensor:
+        parts = [torch.log_softmax(of_model.float(), dim=-1) for of_model in logits]
+        return torch.logsumexp(torch.stack(parts), dim=0)  # the mean but for a constant
+
+    @torch.no_grad()
+    def best_continuations(
+        self,
+        logits: Tensor,
+        active: Ints | None,
+        log_probs: Floats,
+        allowed: AllowedIds | None,
+        never: Bools,
+        may_end: Bools,
+        *,
+        eos: int,
+        k: int,
+    ) -> tuple[Floats, Ints]:
+        n_sentences, beam_size = log_probs.shape
+        device, vocab_size = logits.device, logits.shape[1]
+        next_log_probs = torch.log_softmax(logits.float(), dim=-1)
+        if active is not None:
+            of_all = next_log_probs.new_full((n_sentences * beam_size, vocab_size), -torch.inf)
+            next_log_probs = of_all.index_copy_(0, torch.from_numpy(active).to(device), next_log_probs)
+        next_log_probs = mask_forbidden(next_log_probs, allowed, never, may_end, eos=eos)
+        totals = torch.from_numpy(log_probs).to(device).view(-1, 1) + next_log_probs
+        values, indices = totals.view(n_sentences, -1).topk(k, dim=1)
+        return values.cpu().numpy(), indices.cpu().numpy()
+
+    @torch.no_grad()
+    def log_probs_of(self, logits: Tensor, ids: Ints) -> Floats:
+        log_probs = torch.log_softmax(logits.float(), dim=-1)
+        found = log_probs.gather(1, torch.from_numpy(ids.clip(0)).to(logits.device)).double().cpu().numpy()
+        return np.where(ids < 0, -np.inf, found)
+
+    @torch.no_grad()
+    def draw(
+        self,
+        logits: Tensor,
+        numbers: Floats,
+        allowed: AllowedIds | None,
+        never: Bools,
+        may_end: Bools,
+        *,
+        eos: int,
+        temperature: float,
+        top_k: int | None,
+        top_p: float,
+    ) -> tuple[Ints, Floats]:
+        log_probs = mask_forbidden(torch.log_softmax(logits.detach().float(), dim=-1), allowed, never, may_end, eos=eos)
+        sharpened = torch.log_softmax(log_probs / temperature, dim=-1)
+        probs, ids = sharpened.double().exp().sort(dim=-1, descending=True, stable=True)
+        before = probs.cumsum(dim=-1) - probs
+        left_out = before >= top_p
+        if top_k is not None:
+            left_out[:, top_k:] = True
+        cumulated = probs.masked_fill(left_out, 0).cumsum(dim=-1)
+        places = torch.from_numpy(numbers).to(logits.device)[:, None] * cumulated[:, -1:]
+        drawn = torch.searchsorted(cumulated, places, right=True)
+        chosen = ids.gather(1, drawn.clamp(max=ids.shape[1] - 1))
+        return chosen[:, 0].cpu().numpy(), log_probs.gather(1, chosen)[:, 0].double().cpu().numpy()
+
+    @torch.inference_mode()
+    def target_log_probs(self, model: Transformer, pairs: GivenPairs) -> Floats:
+        device = model.src_embedding.weight.device
+        (src, src_mask), (tgt_in, tgt_mask) = _batch(pairs, device)
+        features = model.decode_features(tgt_in, model.start(model.encode(src, src_mask), src_mask))[tgt_mask]
+        targets = torch.from_numpy(pairs.tgt_out).to(device)
+        some = zip(features.split(TOKENS_AT_A_TIME), targets.split(TOKENS_AT_A_TIME), strict=True)
+        log_probs = np.concatenate([_log_probs(model.output(x), y) for x, y in some])
+        if np.isnan(log_probs).any():
+            raise NotFiniteError
+        return log_probs
+
+    @torch.inference_mode()
+    def cross_attention(self, model: Transformer, pairs: GivenPairs) -> NDArray[np.float32]:
+        (src, src_mask), (tgt_in, tgt_mask) = _batch(pairs, model.src_embedding.weight.device)
+        weights = mean_cross_attention(model, src, src_mask, tgt_in)  # (batch, layer, tgt, src)
+        return weights.transpose(1, 2)[tgt_mask].transpose(0, 1).float().cpu().numpy()
+
+    def bytes_per_position(self, model: Transformer) -> int:
+        return position_bytes(model.arch, model.src_embedding.weight.element_size())
+
+    def search_threads(self, model: Transformer) -> int:
+        return 1
+
+    def use_threads(self, n: int) -> None:
+        pass
+
+    def extend_beams(
+        self, account: BeamAccount, continuations: Continuations, rules: EndingRules
+    ) -> tuple[Ints, Bools]:
+        return extend(account, continuations, rules)
+
+
+def padded(ids: Ints, lengths: Ints) -> tuple[Tensor, Tensor]:
+    """Sentences that lie end to end, padded with zeros: (sentence, position); and where they are real."""
+    mask = np.arange(int(lengths.max(initial=0))) < lengths[:, None]
+    rows = np.zeros(mask.shape, np.int64)
+    rows[mask] = ids
+    return torch.from_numpy(rows), torch.from_numpy(mask)
+
+
+def _batch(pairs: GivenPairs, device: torch.device) -> list[tuple[Tensor, Tensor]]:
+    sides = (padded(pairs.src, pairs.src_lengths), padded(pairs.tgt_in, pairs.tgt_lengths))
+    return [(ids.to(device), mask.to(device)) for ids, mask in sides]
+
+
+def _log_probs(logits: Tensor, ids: Tensor) -> Floats:
+    logits = logits.float() if logits.dtype == torch.bfloat16 else logits
+    return torch.log_softmax(logits, dim=-1).gather(1, ids[:, None])[:, 0].double().cpu().numpy()
+
+
+class ReferenceSearchState:
+    """A search's state on `Transformer.decode`: a group of sentences is searched to its end before the next."""
+
+    takes_active_rows = False
+
+    def __init__(self, model: Transformer, *, n_sentences: int):
+        self._model, self._n_sentences = model, n_sentences
+        self._device = model.src_embedding.weight.device
+        self._state: DecoderState | None = None
+
+    @property
+    def n_free(self) -> int:
+        return self._n_sentences if self._state is None else 0
+
+    @torch.no_grad()
+    def admit(self, src: Ints, lengths: Ints) -> None:
+        ids, mask = padded(src, lengths)
+        src_mask = mask.to(self._device)
+        self._state = self._model.start(self._model.encode(ids.to(self._device), src_mask), src_mask)
+
+    @torch.no_grad()
+    def logits(self, tokens: Ints, active: Ints | None = None) -> Tensor:
+        assert self._state is not None
+        return self._model.decode(torch.from_numpy(tokens).to(self._device)[:, None], self._state)[:, 0]
+
+    def take_steps(
+        self,
+        account: BeamAccount,
+        rules: EndingRules,
+        fused_rules: ContinuationRules,
+        prefixes: LivePrefixes,
+        step_limits: StepLimits,
+    ) -> None:
+        return None
+
+    def select(self, rows: Ints, sentences: Ints) -> None:
+        assert self._state is not None
+        if len(sentences) == 0:
+            self._state = None
+            return
+        all_stay = len(sentences) == len(self._state.src_mask)
+        kept = None if all_stay else torch.from_numpy(sentences).to(self._device)
+        self._state.select(torch.from_numpy(rows).to(self._device), kept)

@@ -1,0 +1,145 @@
+"""Translation where PyTorch is not installed: the same commands and bytes as where it is."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from heed.backends.cpu.build import library
+
+MODELS = Path(__file__).parents[1] / "golden" / "models"
+MODEL = MODELS / "byte-pairs"
+LINES = "twenty one\nnine hundred three\n\nseven\n"
+TARGETS = "einundzwanzig\nneunhundertdrei\nsieben\nsieben\n"
+# Python imports this at its start. It hides the packages that come with heed-mt[train].
+HIDING = """
+import sys
+
+class Hidden:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("torch", "jaxtyping"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Hidden())
+"""
+# What `translate` and `serve` may load of these: whatever a start-up imports, its user waits for.
+SLOW_PACKAGES = ("torch", "jaxtyping", "sacrebleu", "matplotlib", "ctranslate2", "transformers", "sentencepiece")
+
+pytestmark = pytest.mark.skipif(library() is None, reason="without Heed's kernels a search needs PyTorch")
+
+
+@pytest.fixture(scope="module")
+def hiding(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("hiding")
+    (folder / "sitecustomize.py").write_text(HIDING)
+    return folder
+
+
+def run(*words: object, hiding: Path | None = None, given: str = LINES) -> subprocess.CompletedProcess:
+    path = [str(hiding)] if hiding else []
+    env = os.environ | {"PYTHONPATH": os.pathsep.join([*path, os.environ.get("PYTHONPATH", "")])}
+    command = [sys.executable, *map(str, words)]
+    return subprocess.run(command, input=given, env=env, capture_output=True, text=True, timeout=300)
+
+
+def heed(*words: object, **options) -> subprocess.CompletedProcess:
+    return run("-m", "heed", *words, **options)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--precision", "fp32"],
+        ["--n-best", "3", "--json"],
+        ["--beam", "1", "--prefix", "neun"],
+        ["--sample", "0.8", "--top-k", "9", "--n-best", "2", "--json"],
+        ["--device", "cpu", MODEL],
+    ],
+    ids=["fp32", "n-best", "prefix", "samples", "two models"],
+)
+def test_a_translation_has_the_same_bytes_with_and_without_pytorch(options, hiding):
+    ours, theirs = (heed("translate", MODEL, *options, hiding=folder) for folder in (hiding, None))
+    assert ours.returncode == 0, ours.stderr
+    assert ours.stdout and ours.stdout == theirs.stdout
+
+
+@pytest.mark.slow
+def test_scores_evaluations_documents_and_facts_need_no_pytorch(hiding, tmp_path):
+    for name, text in (("s", LINES.replace("\n\n", "\nseven\n")), ("t", TARGETS), ("d.md", f"# Numbers\n\n{LINES}")):
+        (tmp_path / name).write_text(text)
+    words = {
+        "score": ["score", MODEL, "--src", tmp_path / "s", "--tgt", tmp_path / "t"],
+        "evaluate": ["evaluate", MODEL, "--src", tmp_path / "s", "--ref", tmp_path / "t", "--tokenize", "none"],
+        "file": ["translate-file", MODEL, tmp_path / "d.md", tmp_path / "OUT.md"],
+        "info": ["info", MODEL, "--json"],
+    }
+    for name, command in words.items():
+        ours, theirs = (heed(*command, hiding=folder) for folder in (hiding, None))
+        assert ours.returncode == 0, (name, ours.stderr)
+        assert ours.stdout == theirs.stdout
+    facts = json.loads(heed("doctor", "--json", hiding=hiding).stdout)
+    assert "pip install 'heed-mt[train]'" in facts["torch"]["version"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["attention", MODEL, "two", "--out", "OUT.html"],
+        ["train", "tiny", "--run", "OUT"],
+        ["translate", MODEL, "--device", "cuda"],
+        ["translate", MODELS / "radius"],
+        ["paper", "table1"],
+    ],
+    ids=["attention", "training", "another device", "a network that is not covered", "the paper's tables"],
+)
+def test_what_needs_pytorch_says_so_in_one_line(words, hiding, tmp_path):
+    done = heed(*[tmp_path / word if str(word).startswith("OUT") else word for word in words], hiding=hiding)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert done.stderr.splitlines()[-1] == (
+        "heed: this needs PyTorch, which is not installed: pip install 'heed-mt[train]'."
+    )
+
+
+@pytest.mark.slow
+def test_a_search_loads_no_package_that_it_does_not_use(tmp_path):
+    """Also where all are installed."""
+    program = (
+        "import sys\nsys.argv = ['heed', 'translate', sys.argv[1]]\n"
+        "from heed.apps.cli import app\nfrom heed.apps.cli.process import _run\n_run(app, sys.argv[1:])\n"
+        "import heed.apps.serving.server\nprint(*sys.modules, file=sys.stderr)"
+    )
+    done = run("-c", program, MODEL)
+    assert done.returncode == 0 and done.stdout, done.stderr
+    loaded = done.stderr.splitlines()[-1].split()
+    assert "heed.backends.cpu.search" in loaded
+    assert not [name for name in loaded if name.partition(".")[0] in SLOW_PACKAGES]
+    assert not [name for name in loaded if name in ("heed.model.transformer", "heed.backends.modules")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("order", ["before", "after"])
+def test_pytorch_imported_before_or_after_shares_one_set_of_threads(order):
+    """One OpenMP library is loaded, and computes for both."""
+    program = f"""
+        import sys, heed
+        if {order == "before"}: import torch
+        translator = heed.load({str(MODEL)!r}, precision="fp32")
+        assert ("torch" in sys.modules) == {order == "before"}
+        expected = translator.translate("seven").text
+        import torch
+        torch.mm(torch.ones(99, 99), torch.ones(99, 99))
+        torch.set_num_threads(3)
+        from heed.backends.cpu.build import search_team
+        assert translator.translate("seven").text == expected
+        maps = open("/proc/self/maps").read().split()
+        print(len({{name for name in maps if "libgomp" in name or "libomp" in name}}))
+        print(search_team(500, one_sentence=False)[0])
+    """
+    done = run("-c", "\n".join(line[8:] for line in program.splitlines()))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[-2:] == ["1", "3"]
