@@ -264,3 +264,15 @@ def test_every_promise_of_the_security_page_names_a_test_that_exists():
     table = text.partition("## What may come")[2].partition("\n\nHeed never")[0]
     for row in re.findall(r"(?m)^\| (?:\*\*|its|the same).*", table):
         assert row.endswith("](#tests) |"), row[:60]
+
+
+def test_each_behaviour_of_another_program_names_a_test_a_script_or_a_guide_that_exists():
+    page = (PROJECT / "docs" / "explain" / "other-programs.md").read_text(encoding="utf-8")
+    sources = "\n".join(path.read_text(encoding="utf-8") for path in (PROJECT / "tests").rglob("test_*.py"))
+    rows = [line.split(" | ") for line in page.splitlines() if line.startswith("| ") and "| what it does |" not in line]
+    assert len(rows) > 40 and {len(row) for row in rows} == {3}
+    for program, _, named in rows:
+        tests, scripts = re.findall(r"`(test_\w+)`", named), re.findall(r"`(\w+\.sh)`", named)
+        assert tests or scripts or "](../guides/" in named, program
+        assert all(f"def {test}(" in sources for test in tests), program
+        assert all((PROJECT / "findings" / script).is_file() for script in scripts), program
