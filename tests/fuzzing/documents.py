@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from heed.apps.documents.formats import Format, translate_document
-from heed.apps.documents.translation import Translate
+from heed.apps.documents.text.translation import Translate
 from heed.errors import HeedError
 from heed.text.alignment import Translated
 from tests.apps.documents.test_docx import NAMESPACE, files, letter, with_document

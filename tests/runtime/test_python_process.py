@@ -34,7 +34,7 @@ assert event.kind == "refused" and "has no plan.json" in event.content, event
 """,
     "document workers": """
 import asyncio
-from heed.apps.documents.translation import DocumentOptions
+from heed.apps.documents.text.translation import DocumentOptions
 from heed.apps.serving.document_workers import Document, DocumentWorkers
 async def main():
     workers = DocumentWorkers(10_000)

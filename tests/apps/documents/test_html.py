@@ -18,10 +18,10 @@ from tests.apps.documents.translators import (
 )
 
 from heed.apps.documents.formats import text_job, translate_document
-from heed.apps.documents.html import read_html, write_html
-from heed.apps.documents.html_elements import INLINE
-from heed.apps.documents.items import Tag
-from heed.apps.documents.translation import DocumentOptions, run_job
+from heed.apps.documents.formats.html import read_html, write_html
+from heed.apps.documents.formats.html_elements import INLINE
+from heed.apps.documents.text.items import Tag
+from heed.apps.documents.text.translation import DocumentOptions, run_job
 from heed.errors import HeedError
 from heed.text.alignment import Link, Translated
 

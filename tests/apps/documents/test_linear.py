@@ -13,9 +13,9 @@ from tests.apps.documents.test_text import TIMES
 from tests.apps.documents.translators import linked
 
 from heed.apps.documents.formats import Format, text_job
-from heed.apps.documents.sentences import splitter
-from heed.apps.documents.terms import Terms
-from heed.apps.documents.translation import DocumentOptions, run_job
+from heed.apps.documents.text.sentences import splitter
+from heed.apps.documents.text.terms import Terms
+from heed.apps.documents.text.translation import DocumentOptions, run_job
 from heed.errors import HeedError
 from heed.text.language_detection import LanguageDetector
 

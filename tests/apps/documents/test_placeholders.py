@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from tests.apps.documents.test_docx import package, run, styled
 from tests.apps.documents.translators import asked, linked, shuffled, swapped_case, translated, within_seconds
 
-from heed.apps.documents.atoms import ATOM_KINDS, KEPT, find_kept, kept_patterns
 from heed.apps.documents.formats import text_job, translate_document
-from heed.apps.documents.sentences import needs_translation
-from heed.apps.documents.translation import DocumentOptions, run_job
+from heed.apps.documents.text.atoms import ATOM_KINDS, KEPT, find_kept, kept_patterns
+from heed.apps.documents.text.sentences import needs_translation
+from heed.apps.documents.text.translation import DocumentOptions, run_job
 from heed.errors import HeedError
 from heed.text.alignment import Link, Translated
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heed.apps.documents.abbreviations import _table
-from heed.apps.documents.sentences import splitter
+from heed.apps.documents.text.abbreviations import _table
+from heed.apps.documents.text.sentences import splitter
 
 TEXTS = """
 en: See Vol. 4 and Figs. 1 and 2. | Ask Lt. Gen. Hale or Mrs. Dale. | We met at St. Ann's on Dec. 5.

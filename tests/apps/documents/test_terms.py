@@ -4,8 +4,8 @@ import pytest
 from tests.apps.documents.translators import linked
 
 from heed.apps.documents.formats import translate_document
-from heed.apps.documents.items import Tag
-from heed.apps.documents.terms import Terms, read_terms, terms_in
+from heed.apps.documents.text.items import Tag
+from heed.apps.documents.text.terms import Terms, read_terms, terms_in
 from heed.errors import HeedError
 
 ENTRIES = {

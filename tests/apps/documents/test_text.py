@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tests.apps.documents.translators import asked, shuffled, swapped_case, translated, unchanged, within_seconds
 
 from heed.apps.documents.formats import translate_document
-from heed.apps.documents.sentences import splitter
+from heed.apps.documents.text.sentences import splitter
 from heed.errors import HeedError
 from heed.text.alignment import Translated
 
@@ -159,7 +159,7 @@ def test_without_sentencex_one_line_says_what_to_install(monkeypatch):
 
 @pytest.mark.parametrize(("version", "told"), [(None, "and none is installed"), ("2.2.0", "and 2.2.0 is installed")])
 def test_without_markdown_it_py_one_line_says_what_to_install(monkeypatch, version, told):
-    for name in [name for name in sys.modules if name.startswith("heed.apps.documents.markdown")]:
+    for name in [name for name in sys.modules if name.startswith("heed.apps.documents.formats.markdown")]:
         monkeypatch.delitem(sys.modules, name)
     if version is None:
         monkeypatch.setitem(sys.modules, "markdown_it", None)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from heed.apps.documents.formats import Format, translate_text
-from heed.apps.documents.translation import Translate
+from heed.apps.documents.text.translation import Translate
 from heed.text.alignment import Link, Translated
 
 

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from heed.apps.documents.formats import document_job, text_job
-from heed.apps.documents.translation import DocumentOptions, run_job
+from heed.apps.documents.text.translation import DocumentOptions, run_job
 from heed.apps.serving.document_workers import Document, DocumentBug, DocumentWorkers, Reading, _Worker
 from heed.apps.serving.faults import Fault
 from heed.errors import HeedError
@@ -78,7 +78,7 @@ def test_what_cannot_be_read_is_the_error_of_its_document_alone():
             with pytest.raises(HeedError, match=r"^the file: byte 1 \(0xff\) is not UTF-8"):
                 await reading.go_on()
             process = reading.process
-        a_bug = pytest.raises(DocumentBug, match=r"^KeyError at formats.py:\d+$")
+        a_bug = pytest.raises(DocumentBug, match=r"^KeyError at __init__.py:\d+$")
         with workers.open(Document(b"x", "no format", ENGLISH, 9)) as reading, a_bug:
             await reading.go_on()
         too_many = pytest.raises(HeedError, match=r"request \(32\) exceeds text limit \(31\)")
@@ -137,7 +137,7 @@ def test_a_worker_ends_with_its_server_and_imports_no_torch():
     code = """if True:
         import asyncio, sys
         from heed.apps.serving.document_workers import Document, DocumentWorkers
-        from heed.apps.documents.translation import DocumentOptions
+        from heed.apps.documents.text.translation import DocumentOptions
         async def main():
             document = Document(b"<p>one.</p>", "html", DocumentOptions(language="en"), 99)
             with DocumentWorkers(10_000).open(document) as reading:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.conftest import n_examples
 
 from heed.apps.documents.formats import SUFFIXES, translate_document, translate_text
-from heed.apps.documents.translation import DocumentOptions
+from heed.apps.documents.text.translation import DocumentOptions
 from heed.apps.serving.documents import translate_file
 from heed.apps.serving.engine import Engine
 from heed.apps.serving.files import FileStore, disposition, name_of_translation

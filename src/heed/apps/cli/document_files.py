@@ -10,9 +10,9 @@ from heed.apps.cli.decoding_options import with_decoding_options
 from heed.apps.cli.guesses import one_of
 from heed.apps.cli.process import import_torch_if_needed
 from heed.apps.cli.terminal import Device, PrecisionOption, decoding_precision, say
-from heed.apps.documents.atoms import kept_patterns
 from heed.apps.documents.formats import FORMATS, MAX_BYTES, Format, format_of, translate_document
-from heed.apps.documents.terms import read_terms
+from heed.apps.documents.text.atoms import kept_patterns
+from heed.apps.documents.text.terms import read_terms
 from heed.decoding.settings import DecodingOptions
 from heed.errors import HeedError
 from heed.runtime.files import check_target, whole_file

@@ -41,7 +41,7 @@ from heed.apps.cli.terminal import (
     show,
     standard_input,
 )
-from heed.apps.documents.atoms import kept_patterns
+from heed.apps.documents.text.atoms import kept_patterns
 from heed.decoding.rules import SEARCH_RULES
 from heed.decoding.settings import DecodingOptions
 from heed.errors import HeedError

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
-from heed.apps.documents.sentences import needs_translation, splitter
+from heed.apps.documents.text.sentences import needs_translation, splitter
 
 LINES = re.compile(r"[^\n\r\v\f\x1c-\x1e\x85\u2028\u2029]+")
 

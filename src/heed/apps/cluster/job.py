@@ -28,7 +28,7 @@ from heed.apps.cluster.plan import (
     write_plan,
 )
 from heed.apps.cluster.worker import Loading
-from heed.apps.documents.sentences import splitter
+from heed.apps.documents.text.sentences import splitter
 from heed.data.reading.rows import Columns, Format
 from heed.decoding.loading import folder_precision, load_models, recipe_settings
 from heed.decoding.settings import DecodingOptions, SamplingSettings

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from heed.apps.cluster.earlier_split import split_text
 from heed.apps.cluster.plan import manifest_hash, part_hash, read_plan, sidecar
 from heed.apps.cluster.writers import writer_of
-from heed.apps.documents.items import Item
-from heed.apps.documents.plain_text import TextDraft
-from heed.apps.documents.sentences import Splitter, splitter
-from heed.apps.documents.tagged_text import has_words
-from heed.apps.documents.translation import Question
+from heed.apps.documents.formats.plain_text import TextDraft
+from heed.apps.documents.text.items import Item
+from heed.apps.documents.text.sentences import Splitter, splitter
+from heed.apps.documents.text.tagged_text import has_words
+from heed.apps.documents.text.translation import Question
 from heed.data.reading.pairs import Sources
 from heed.data.reading.rows import Rows
 from heed.errors import HeedError

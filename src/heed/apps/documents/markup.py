@@ -9,8 +9,8 @@ from typing import Literal
 from xml.parsers import expat
 
 from heed.apps.documents.formats import text_job
-from heed.apps.documents.html_elements import INLINE
-from heed.apps.documents.translation import DocumentOptions, TranslationJob
+from heed.apps.documents.formats.html_elements import INLINE
+from heed.apps.documents.text.translation import DocumentOptions, TranslationJob
 from heed.errors import HeedError
 
 DECLARATION = '<?xml version="1.0"?>'

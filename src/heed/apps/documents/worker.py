@@ -32,7 +32,7 @@ from typing import Any, BinaryIO
 
 from heed.apps.documents.formats import document_job, text_job
 from heed.apps.documents.markup import marked_up_job
-from heed.apps.documents.translation import DocumentOptions, Sentence, TranslationJob
+from heed.apps.documents.text.translation import DocumentOptions, Sentence, TranslationJob
 from heed.errors import HeedError, place_of
 from heed.runtime.process_tuning import give_back_freed_memory
 from heed.runtime.signals import end_signals

@@ -10,7 +10,7 @@ from itertools import count
 from typing import Any
 
 from heed.apps.documents.formats import Format
-from heed.apps.documents.translation import DocumentOptions, Sentence
+from heed.apps.documents.text.translation import DocumentOptions, Sentence
 from heed.apps.documents.worker import HEAD, OUT_OF_MEMORY, frame
 from heed.apps.serving.faults import Fault
 from heed.errors import HeedError

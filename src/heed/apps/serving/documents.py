@@ -6,8 +6,8 @@ from dataclasses import replace
 from functools import partial
 
 from heed.apps.documents.formats import Format
-from heed.apps.documents.terms import terms_in
-from heed.apps.documents.translation import DocumentOptions, Sentence
+from heed.apps.documents.text.terms import terms_in
+from heed.apps.documents.text.translation import DocumentOptions, Sentence
 from heed.apps.documents.worker import n_chars_of
 from heed.apps.serving.document_workers import Document
 from heed.apps.serving.engine import off_event_loop

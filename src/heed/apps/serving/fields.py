@@ -19,7 +19,7 @@ from pydantic import (
     model_validator,
 )
 
-from heed.apps.documents.atoms import kept_patterns
+from heed.apps.documents.text.atoms import kept_patterns
 from heed.apps.serving.faults import Fault
 from heed.apps.serving.specification import BYTES, COUNT, TEXT, TEXTS
 

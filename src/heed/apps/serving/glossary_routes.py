@@ -6,7 +6,7 @@ from pydantic import BaseModel, Field
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
-from heed.apps.documents.terms import read_terms
+from heed.apps.documents.text.terms import read_terms
 from heed.apps.serving.faults import Fault
 from heed.apps.serving.fields import Fields, Target, Text
 from heed.apps.serving.requests import deepl_languages

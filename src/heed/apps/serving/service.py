@@ -12,12 +12,12 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from heed.apps.documents.items import Item, Tag
-from heed.apps.documents.plain_text import TextDraft
-from heed.apps.documents.sentences import splitter
-from heed.apps.documents.tagged_text import has_words
-from heed.apps.documents.terms import Terms
-from heed.apps.documents.translation import Question, expanded
+from heed.apps.documents.formats.plain_text import TextDraft
+from heed.apps.documents.text.items import Item, Tag
+from heed.apps.documents.text.sentences import splitter
+from heed.apps.documents.text.tagged_text import has_words
+from heed.apps.documents.text.terms import Terms
+from heed.apps.documents.text.translation import Question, expanded
 from heed.apps.serving.document_workers import FILES_AT_ONCE, DocumentWorkers
 from heed.apps.serving.doors import Doors
 from heed.apps.serving.engine import Engine, off_event_loop

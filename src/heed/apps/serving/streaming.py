@@ -12,8 +12,8 @@ from pydantic import Field, WithJsonSchema, field_validator
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from heed.apps.documents.plain_text import TextDraft, write_text
-from heed.apps.documents.translation import LINE_ENDS_AS_SPACES
+from heed.apps.documents.formats.plain_text import TextDraft, write_text
+from heed.apps.documents.text.translation import LINE_ENDS_AS_SPACES
 from heed.apps.serving.faults import Fault
 from heed.apps.serving.fields import Alternatives, Code, Fields, Keep, Key, MayBeEmpty, Text, Texts, as_list
 from heed.apps.serving.languages import known_code

@@ -8,9 +8,9 @@ space stands behind closing tags and before opening ones, as Markdown's would no
 from collections.abc import Sequence
 from itertools import pairwise
 
-from heed.apps.documents.items import Item, Tag, item_of
-from heed.apps.documents.tagged_text import Place
-from heed.apps.documents.target_words import WITHIN_WORD, TargetWord
+from heed.apps.documents.text.items import Item, Tag, item_of
+from heed.apps.documents.text.tagged_text import Place
+from heed.apps.documents.text.target_words import WITHIN_WORD, TargetWord
 
 _OPENING, _CLOSING = frozenset("([{„“«‹¿¡"), frozenset(".,;:!?…)]}%»›”’、。，；：！？）」』】")
 _Solid = TargetWord | Place | None  # a word, a thing between words, or an end of the sentence

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
-from heed.apps.documents.items import EVERY_LINE, Item, Tag
-from heed.apps.documents.sentences import Span, Splitter, strip_span
-from heed.apps.documents.terms import Terms
-from heed.apps.documents.translation import Answers, Draft, Question, expanded
+from heed.apps.documents.text.items import EVERY_LINE, Item, Tag
+from heed.apps.documents.text.sentences import Span, Splitter, strip_span
+from heed.apps.documents.text.terms import Terms
+from heed.apps.documents.text.translation import Answers, Draft, Question, expanded
 
 _LINE = re.compile(r"\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
 COLUMNS = re.compile(r"(\t+ *| {3,})")

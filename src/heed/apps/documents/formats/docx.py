@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from heed.apps.documents.docx_elements import (
+from heed.apps.documents.formats.docx_elements import (
     ALTERNATIVES,
     HOLDERS,
     HYPHENS,
@@ -47,7 +47,7 @@ from heed.apps.documents.docx_elements import (
     text_of,
     unbind,
 )
-from heed.apps.documents.docx_items import (
+from heed.apps.documents.formats.docx_items import (
     Holder,
     Hyphen,
     ItemWriter,
@@ -61,11 +61,11 @@ from heed.apps.documents.docx_items import (
     in_order,
     with_ranges,
 )
-from heed.apps.documents.docx_package import MAX_UNPACKED, WORD, read_package
-from heed.apps.documents.items import Item, Tag
-from heed.apps.documents.plain_text import COLUMNS
-from heed.apps.documents.sentences import needs_translation
-from heed.apps.documents.translation import DocumentOptions, TranslationJob, items_job
+from heed.apps.documents.formats.docx_package import MAX_UNPACKED, WORD, read_package
+from heed.apps.documents.formats.plain_text import COLUMNS
+from heed.apps.documents.text.items import Item, Tag
+from heed.apps.documents.text.sentences import needs_translation
+from heed.apps.documents.text.translation import DocumentOptions, TranslationJob, items_job
 
 MAX_FIELDS = 8  # fields within each other; the words of deeper ones stay as they are
 MAX_REFERENCE = 200  # characters of a reference or a citation that the model reads

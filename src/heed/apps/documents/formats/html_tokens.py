@@ -3,7 +3,7 @@
 import re
 from bisect import bisect_left
 
-from heed.apps.documents.html_elements import INLINE, RAW, UNENDED, VOID
+from heed.apps.documents.formats.html_elements import INLINE, RAW, UNENDED, VOID
 
 MAX_ENDED = 32  # elements that one tag ends; a bound on the time for a stranger's page
 CDATA, END_OF_CDATA = "<![CDATA[", "]]>"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Literal, NamedTuple
 
-from heed.apps.documents.character_tables import CharacterTable, begins_grid, is_dashes, read_columns, read_grid
+from heed.apps.documents.formats.character_tables import CharacterTable, begins_grid, is_dashes, read_columns, read_grid
 from heed.errors import HeedError
 
 try:

@@ -4,8 +4,8 @@ import re
 from collections.abc import Callable
 from itertools import accumulate
 
-from heed.apps.documents.abbreviations import SEEN, Abbreviations, abbreviations, ends_sentence, is_marker
-from heed.apps.documents.atoms import KEPT
+from heed.apps.documents.text.abbreviations import SEEN, Abbreviations, abbreviations, ends_sentence, is_marker
+from heed.apps.documents.text.atoms import KEPT
 from heed.errors import HeedError
 
 Span = tuple[int, int]

@@ -6,9 +6,9 @@ Numbers, times, settings and notes are cuts, a line end within a subtitle is a b
 import re
 from dataclasses import dataclass
 
-from heed.apps.documents.items import Item, Tag
-from heed.apps.documents.plain_text import write_text
-from heed.apps.documents.sentences import needs_translation
+from heed.apps.documents.formats.plain_text import write_text
+from heed.apps.documents.text.items import Item, Tag
+from heed.apps.documents.text.sentences import needs_translation
 from heed.errors import HeedError
 from heed.text.character_references import resolved
 

@@ -9,11 +9,11 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from dataclasses import replace
 
-from heed.apps.documents.items import CUE, Item, Tag
-from heed.apps.documents.placed_items import write_items
-from heed.apps.documents.sentences import Span, strip_span
-from heed.apps.documents.tagged_text import Element, Place, TaggedText
-from heed.apps.documents.target_words import (
+from heed.apps.documents.text.items import CUE, Item, Tag
+from heed.apps.documents.text.placed_items import write_items
+from heed.apps.documents.text.sentences import Span, strip_span
+from heed.apps.documents.text.tagged_text import Element, Place, TaggedText
+from heed.apps.documents.text.target_words import (
     WITHIN_WORD,
     TargetWord,
     set_sources,

@@ -5,9 +5,9 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from heed.apps.documents.atoms import Message, Patterns, find_kept, find_messages, pair_tags
-from heed.apps.documents.items import Cases, Item, Kind, LiteralMarkup, Tag, Verbatim
-from heed.apps.documents.tagged_text import Place, TaggedText
+from heed.apps.documents.text.atoms import Message, Patterns, find_kept, find_messages, pair_tags
+from heed.apps.documents.text.items import Cases, Item, Kind, LiteralMarkup, Tag, Verbatim
+from heed.apps.documents.text.tagged_text import Place, TaggedText
 
 MAX_KEPT = 200  # characters of inline code that the model reads; of longer code it sees nothing
 

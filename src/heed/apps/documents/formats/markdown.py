@@ -11,14 +11,22 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from heed.apps.documents.atoms import ADDRESS
-from heed.apps.documents.character_tables import CharacterTable
-from heed.apps.documents.html import read_elements, with_marks, write_elements, write_value
-from heed.apps.documents.items import Item, Tag, as_cut
-from heed.apps.documents.markdown_blocks import BLOCK_OF_HTML, PLAIN_YAML, Blocks, Leaf, Line, SourceMap, read_blocks
-from heed.apps.documents.markdown_inlines import Image, Label, read_inlines
-from heed.apps.documents.sentences import needs_translation
-from heed.apps.documents.words_in_markup import WordsInMarkup, divide_words, with_words
+from heed.apps.documents.formats.character_tables import CharacterTable
+from heed.apps.documents.formats.html import read_elements, with_marks, write_elements, write_value
+from heed.apps.documents.formats.markdown_blocks import (
+    BLOCK_OF_HTML,
+    PLAIN_YAML,
+    Blocks,
+    Leaf,
+    Line,
+    SourceMap,
+    read_blocks,
+)
+from heed.apps.documents.formats.markdown_inlines import Image, Label, read_inlines
+from heed.apps.documents.formats.words_in_markup import WordsInMarkup, divide_words, with_words
+from heed.apps.documents.text.atoms import ADDRESS
+from heed.apps.documents.text.items import Item, Tag, as_cut
+from heed.apps.documents.text.sentences import needs_translation
 
 _START = "^"  # names the tags directly behind which a marker would begin a block; what the source has there follows
 _LINE_END = re.compile(r"\r\n|\n|\r")

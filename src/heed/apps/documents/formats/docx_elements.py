@@ -6,7 +6,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
-from heed.apps.documents.docx_package import WORD
+from heed.apps.documents.formats.docx_package import WORD
 from heed.errors import HeedError
 
 MAX_COPIED = 2**20  # bytes of formats that are copied, besides four times those of the text

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from heed.apps.documents.items import Item, Tag, item_of
-from heed.apps.documents.sentences import Span
+from heed.apps.documents.text.items import Item, Tag, item_of
+from heed.apps.documents.text.sentences import Span
 
 
 @dataclass(frozen=True)

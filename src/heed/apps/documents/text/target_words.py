@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from heed.apps.documents.items import Tag
-from heed.apps.documents.sentences import Span
-from heed.apps.documents.tagged_text import Element, Place, TaggedText
+from heed.apps.documents.text.items import Tag
+from heed.apps.documents.text.sentences import Span
+from heed.apps.documents.text.tagged_text import Element, Place, TaggedText
 from heed.text.alignment import Link, Translated
 
 # Scripts that put no spaces between words: each character is one (Thai, Lao, Khmer; kana, Han and their neighbours).

@@ -8,7 +8,7 @@ import hashlib
 import re
 from collections.abc import Callable
 
-from heed.apps.documents.items import Item, Tag
+from heed.apps.documents.text.items import Item, Tag
 
 
 class _Beginning(str):

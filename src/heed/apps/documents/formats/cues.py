@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from heed.apps.documents.items import CUE, Item, Tag
-from heed.apps.documents.subtitles import LINE_CODES, TIMES, TIMES_BEFORE, stamp_of
-from heed.apps.documents.translation import DocumentOptions, TranslationJob, items_job
+from heed.apps.documents.formats.subtitles import LINE_CODES, TIMES, TIMES_BEFORE, stamp_of
+from heed.apps.documents.text.items import CUE, Item, Tag
+from heed.apps.documents.text.translation import DocumentOptions, TranslationJob, items_job
 
 MAX_CUES = 8  # of a sentence
 MAX_PAUSE = 3.0  # seconds between two subtitles of a sentence

@@ -28,9 +28,9 @@ from markdown_it.rules_inline import (
 )
 from markdown_it.token import Token
 
-from heed.apps.documents.html_elements import ALONE, BLOCKS, CODE, THINGS
-from heed.apps.documents.items import Item, Tag, as_cut
-from heed.apps.documents.markdown_blocks import ELEMENT, Parser, SourceMap
+from heed.apps.documents.formats.html_elements import ALONE, BLOCKS, CODE, THINGS
+from heed.apps.documents.formats.markdown_blocks import ELEMENT, Parser, SourceMap
+from heed.apps.documents.text.items import Item, Tag, as_cut
 from heed.text.character_references import resolved
 
 Rule = Callable[[StateInline, bool], bool]

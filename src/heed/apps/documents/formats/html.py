@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from heed.apps.documents.html_elements import (
+from heed.apps.documents.formats.html_elements import (
     ALONE,
     BLOCKS,
     CODE,
@@ -20,9 +20,9 @@ from heed.apps.documents.html_elements import (
     WORDLESS,
     values_with_words,
 )
-from heed.apps.documents.html_tokens import CDATA, END_OF_CDATA, end_of_tag, ends_of_elements, tokens_of
-from heed.apps.documents.items import Item, Tag, as_cut, with_matched_tags
-from heed.apps.documents.words_in_markup import WordsInMarkup, divide_words, with_words
+from heed.apps.documents.formats.html_tokens import CDATA, END_OF_CDATA, end_of_tag, ends_of_elements, tokens_of
+from heed.apps.documents.formats.words_in_markup import WordsInMarkup, divide_words, with_words
+from heed.apps.documents.text.items import Item, Tag, as_cut, with_matched_tags
 from heed.text.character_references import resolved
 
 MAX_NOTE = 8  # tokens of a note's number

@@ -4,14 +4,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Literal, get_args
 
-from heed.apps.documents.charsets import decode
-from heed.apps.documents.cues import cues_job
-from heed.apps.documents.html import read_html, with_target_language, write_html
-from heed.apps.documents.items import Item
-from heed.apps.documents.plain_text import read_text, write_text
-from heed.apps.documents.subtitles import read_srt, write_srt
-from heed.apps.documents.translation import DocumentOptions, Translate, TranslationJob, items_job, run_job
-from heed.apps.documents.words_in_markup import divide_words
+from heed.apps.documents.formats.charsets import decode
+from heed.apps.documents.formats.cues import cues_job
+from heed.apps.documents.formats.html import read_html, with_target_language, write_html
+from heed.apps.documents.formats.plain_text import read_text, write_text
+from heed.apps.documents.formats.subtitles import read_srt, write_srt
+from heed.apps.documents.formats.words_in_markup import divide_words
+from heed.apps.documents.text.items import Item
+from heed.apps.documents.text.translation import DocumentOptions, Translate, TranslationJob, items_job, run_job
 from heed.errors import HeedError
 
 Format = Literal["text", "md", "srt", "html", "docx"]
@@ -35,7 +35,10 @@ def format_of(path: Path) -> Format:
 
 def _reader_and_writer(format: Format) -> tuple[Reader, Writer]:
     if format == "md":
-        from heed.apps.documents.markdown import read_markdown, write_markdown  # needs a package that is not everywhere
+        from heed.apps.documents.formats.markdown import (  # needs a package that is not everywhere
+            read_markdown,
+            write_markdown,
+        )
 
         return read_markdown, write_markdown
     return {"text": (read_text, write_text), "srt": (read_srt, write_srt), "html": (read_html, write_html)}[format]
@@ -70,7 +73,7 @@ def document_job(
     if len(content) > most:
         raise HeedError(f"{name}: longer than {most:,} bytes; split it.")
     if format == "docx":
-        from heed.apps.documents.docx import docx_job
+        from heed.apps.documents.formats.docx import docx_job
 
         return (yield from docx_job(content, options, name=name, max_xml=max_text))
     text, mark, codec = decode(content, name=name, is_html=format == "html")

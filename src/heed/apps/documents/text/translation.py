@@ -12,13 +12,13 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, NamedTuple, TypeVar
 
-from heed.apps.documents.atoms import kept_patterns
-from heed.apps.documents.blocks import text_of_block
-from heed.apps.documents.items import EVERY_LINE, Cases, Item, Tag, Verbatim, as_cut, with_matched_tags
-from heed.apps.documents.placement import place_tags
-from heed.apps.documents.sentences import WHITE_SPACE, Span, Splitter, splitter
-from heed.apps.documents.tagged_text import Place, TaggedText, has_words
-from heed.apps.documents.terms import Terms
+from heed.apps.documents.text.atoms import kept_patterns
+from heed.apps.documents.text.blocks import text_of_block
+from heed.apps.documents.text.items import EVERY_LINE, Cases, Item, Tag, Verbatim, as_cut, with_matched_tags
+from heed.apps.documents.text.placement import place_tags
+from heed.apps.documents.text.sentences import WHITE_SPACE, Span, Splitter, splitter
+from heed.apps.documents.text.tagged_text import Place, TaggedText, has_words
+from heed.apps.documents.text.terms import Terms
 from heed.text.alignment import Link, Translated
 from heed.text.line_rules import is_blank
 

@@ -5,14 +5,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from heed.apps.documents.docx_elements import (
+from heed.apps.documents.formats.docx_elements import (
     PROPERTIES,
     Copier,
     Joint,
     set_children,
 )
-from heed.apps.documents.docx_package import WORD
-from heed.apps.documents.items import MAX_DEPTH, Item, Tag
+from heed.apps.documents.formats.docx_package import WORD
+from heed.apps.documents.text.items import MAX_DEPTH, Item, Tag
 
 MAX_SPLIT = 6  # holders within each other that an end closes and opens again
 

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from heed.apps.documents.html import find_charset
+from heed.apps.documents.formats.html import find_charset
 from heed.apps.documents.words import table
 from heed.errors import HeedError
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Literal
 
-from heed.apps.documents.atoms import KEPT
-from heed.apps.documents.items import Item, LiteralMarkup, Tag
+from heed.apps.documents.text.atoms import KEPT
+from heed.apps.documents.text.items import Item, LiteralMarkup, Tag
 from heed.errors import HeedError
 from heed.text.character_references import resolved
 
