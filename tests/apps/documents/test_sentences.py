@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heed.apps.documents.text.abbreviations import _table
 from heed.apps.documents.text.sentences import splitter
+from heed.apps.documents.words import table
 
 TEXTS = """
 en: See Vol. 4 and Figs. 1 and 2. | Ask Lt. Gen. Hale or Mrs. Dale. | We met at St. Ann's on Dec. 5.
@@ -52,7 +52,7 @@ PIECES = st.sampled_from(
 
 
 @given(
-    st.sampled_from([*_table(), "ja", "xx", "en-GB"]),
+    st.sampled_from([*table("abbreviations"), "ja", "xx", "en-GB"]),
     st.lists(st.tuples(PIECES, st.sampled_from(["", " ", "\n", "\u00a0"])).map("".join)).map("".join),
 )
 def test_nothing_but_white_space_is_between_sentences(language, text):
