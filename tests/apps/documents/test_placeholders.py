@@ -12,7 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.apps.documents.test_docx import package, run, styled
-from tests.apps.documents.translators import asked, linked, shuffled, swapped_case, translated, within_seconds
+from tests.apps.documents.translators import (
+    asked,
+    linked,
+    shuffled,
+    swapped_case,
+    translated,
+    unchanged,
+    within_seconds,
+)
 
 from heed.apps.documents.formats import text_job, translate_document
 from heed.apps.documents.text.atoms import ATOM_KINDS, KEPT, find_kept, kept_patterns
@@ -168,6 +176,12 @@ def test_of_a_message_with_cases_the_words_are_translated(text, expected):
 )
 def test_what_tags_divide_stays_whole_and_elements_stay_nested(page, expected):
     assert translated(page, linked, "html") == expected
+    assert translated(page, unchanged, "html") == page
+
+
+def test_markup_within_an_address_stays_if_nothing_changes():
+    for text in ("http://a_b.c/*d]*", "See http://a_b.c/*d]* now. And *http://x.y/a*b c."):
+        assert translated(text, unchanged, "md") == text
 
 
 def test_what_a_user_keeps_stays():

@@ -36,7 +36,8 @@ def text_of_block(block: Sequence[Item], patterns: Patterns) -> TaggedText:
     if not atoms:
         return whole
     _pair_literal_tags(atoms, whole)
-    return _with_atoms(whole, atoms)
+    found, has_moved = _with_atoms(whole, atoms)
+    return replace(found, source=tuple(block)) if has_moved else found
 
 
 def _joined(block: Sequence[Item]) -> TaggedText:
@@ -132,13 +133,13 @@ def _is_tag(match: re.Match[str]) -> bool:
     return bool(match.groupdict().get("name"))  # a user's expressions have no groups
 
 
-def _with_atoms(whole: TaggedText, atoms: list[_Atom]) -> TaggedText:
-    """The text with its atoms. Elements that begin or end within one do so beside it."""
+def _with_atoms(whole: TaggedText, atoms: list[_Atom]) -> tuple[TaggedText, bool]:
+    """The text with its atoms, and whether there are elements that begin or end within one: they do so beside it."""
     texts: list[str] = []
     places: list[Place] = []
     numbers: dict[int, int] = {}  # the places of the block's tags among the new ones
     of_atoms: dict[_Atom, int] = {}
-    last = n_cut = done = 0
+    last = n_cut = done = n_moved = 0
 
     def add(i: int, offset: int) -> None:
         numbers[i] = len(places)
@@ -148,6 +149,7 @@ def _with_atoms(whole: TaggedText, atoms: list[_Atom]) -> TaggedText:
         for i in range(done, atom.first):
             add(i, whole.tags[i].offset)
         within, before, behind = _divide(whole, atom)
+        n_moved += len(before) + len(behind)
         for i in before:
             add(i, atom.start)
         of_atoms[atom] = len(places)
@@ -175,7 +177,7 @@ def _with_atoms(whole: TaggedText, atoms: list[_Atom]) -> TaggedText:
     for atom, number in of_atoms.items():
         if atom.partner is not None:
             places[number] = replace(places[number], partner=of_atoms[atom.partner])
-    return TaggedText("".join(texts) + whole.text[last:], places)
+    return TaggedText("".join(texts) + whole.text[last:], places), n_moved > 0
 
 
 def _divide(whole: TaggedText, atom: _Atom) -> tuple[list[Place], list[int], list[int]]:

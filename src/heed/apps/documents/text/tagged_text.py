@@ -32,13 +32,17 @@ class Place:
 
 @dataclass(frozen=True)
 class TaggedText:
-    """A text and the tags in it, in order."""
+    """A text and the tags in it, in order. source: the items that it comes from if their tags stood elsewhere."""
 
     text: str
     tags: list[Place]
+    source: tuple[Item, ...] = ()
 
     def items(self, span: Span | None = None, tags: Sequence[Place] | None = None) -> Iterator[Item]:
         """A span of the text with these tags, as they stood in the document."""
+        if span is None and tags is None and self.source:
+            yield from self.source
+            return
         last, end = span or (0, len(self.text))
         for place in self.tags if tags is None else tags:
             if place.offset > last:

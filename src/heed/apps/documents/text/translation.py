@@ -275,6 +275,11 @@ class _Cutter:
             yield from _flat(whole.items())
             return
 
+        # Where tags had to move beside an atom, the block is one sentence, which is as it was if nothing changes.
+        if whole.source and len(whole.text) <= MAX_JOINED:
+            yield Question.of(whole)
+            return
+
         # Elements too long to join sentences become cuts; what is between them is split again.
         spans, too_long = _join_sentences(self._split(whole.text), whole)
         if too_long:
@@ -321,7 +326,7 @@ class _Cutter:
                     made += cutter.parts(with_matched_tags(part)) if isinstance(part, list) else [part]
                 place = replace(place, tag=replace(place.tag, markup=Verbatim(made)))
             tags.append(place)
-        return TaggedText(whole.text, tags)
+        return replace(whole, tags=tags)
 
 
 def _flat(items: Iterable[Item]) -> "Iterator[Item | Question]":
