@@ -197,7 +197,7 @@ def test_a_search_plans_with_what_the_device_has_free_once_unused_memory_is_give
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free.pop(), 10_000))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: 8000)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda _: 0)
-    assert _free_bytes(CUDA) == 1000 and _half_of_free_memory(CUDA) == 500
+    assert _free_bytes(str(CUDA)) == 1000 and _half_of_free_memory(CUDA) == 500
 
 
 def test_memory_that_does_not_hold_the_slots_is_one_clear_line(emulated):

@@ -19,6 +19,7 @@ TRAINING: Places = {
     ("training/checkpoint.py", "_moments"): "Adam's moments of a checkpoint",
     ("model_folder/modules.py", "shared_weights"): "the weights of a checkpoint",
     ("training/validation.py", "batch_nll"): "the loss of a batch of the dev set",
+    ("training/validation.py", "token_log_probs"): "whether the scores of a batch are finite",
     ("runs/train.py", "_averaged_and_scored"): "weights of the average and of the best checkpoint, which dev compares",
 }
 PASSES: Places = {  # in bf16
@@ -51,9 +52,10 @@ JOINED: Places = {
 }
 SEARCH: Places = SLOTS | CHOICE | JOINED
 SCORING: Places = {
-    ("decoding/scoring.py", "token_log_probs"): "whether the scores of a batch are finite",
-    ("decoding/pairs.py", "pair_log_probs"): "the scores of a batch",
+    ("backends/reference_search.py", "_batch"): "the ids of a batch",
+    ("backends/reference_search.py", "ReferenceSearchBackend.target_log_probs"): "what is to be written, and padding",
+    ("backends/reference_search.py", "_log_probs"): "the scores of a batch",
 }
 ATTENTION: Places = {
-    ("decoding/translator.py", "Translator.attention"): "the ids of one pair",
+    ("model/attention_weights.py", "attention_weights"): "the ids of one pair",
 }

@@ -7,8 +7,8 @@ import torch
 from tests.conftest import SPECIAL
 from tests.training.runs import BF16, FP32, copy_corpus
 
-from heed.backends.cpu import CpuBackend
 from heed.backends.cpu.build import library
+from heed.backends.cpu.training import CpuBackend
 from heed.data.batches.token_batches import BatchLimits, TokenBatches
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer

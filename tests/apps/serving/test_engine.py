@@ -11,7 +11,7 @@ import pytest
 from heed.apps.serving import search_thread
 from heed.apps.serving.engine import Engine
 from heed.apps.serving.request_queue import Closing, QueueFull, SearchFailed, TooLate
-from heed.backends.cpu import CpuBackend
+from heed.backends.cpu.search import CpuSearchBackend
 from heed.decoding.translator import Translator
 from heed.errors import HeedError
 
@@ -21,8 +21,8 @@ SENTENCES = ["one", "seven hundred twelve", "", "forty-two thousand and six", "n
 @pytest.fixture(params=[1, 2], autouse=True)
 def n_searches(request, monkeypatch) -> int:
     """Of one thread each: the tests' processes fill the cores."""
-    monkeypatch.setattr(CpuBackend, "search_threads", lambda *_: request.param)
-    monkeypatch.setattr(CpuBackend, "use_threads", lambda *_: None)
+    monkeypatch.setattr(CpuSearchBackend, "search_threads", lambda *_: request.param)
+    monkeypatch.setattr(CpuSearchBackend, "use_threads", lambda *_: None)
     return request.param
 
 
@@ -199,7 +199,7 @@ def test_an_error_in_the_search_fails_the_request_that_causes_it_and_no_other(tr
 
 def test_a_search_with_nothing_to_do_frees_its_memory_and_the_next_sentence_begins_another(translator, monkeypatch):
     states: list[weakref.ref] = []
-    search_state = CpuBackend.search_state
+    search_state = CpuSearchBackend.search_state
 
     def watched(*args, **options):
         state = search_state(*args, **options)
@@ -207,7 +207,7 @@ def test_a_search_with_nothing_to_do_frees_its_memory_and_the_next_sentence_begi
         return state
 
     monkeypatch.setattr(search_thread, "IDLE_SECONDS", 0.01)
-    monkeypatch.setattr(CpuBackend, "search_state", watched)
+    monkeypatch.setattr(CpuSearchBackend, "search_state", watched)
     with running(translator) as engine:
         for n_begun in (1, 2):
             assert asyncio.run(translations(engine, ["one"])) == translator.translate(["one"])
