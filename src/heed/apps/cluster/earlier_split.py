@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from itertools import accumulate
 
 from heed.apps.documents.text.sentences import needs_translation, splitter
 
@@ -14,13 +13,6 @@ class SplitText:
 
     def __init__(self, sentences: Sequence[str], between: Sequence[str]):
         self.sentences, self._between = sentences, between
-
-    @property
-    def starts(self) -> list[int]:
-        """The character of the text that each sentence begins with."""
-        lengths = (len(before) + len(sentence) for before, sentence in zip(self._between, self.sentences, strict=False))
-        ends = accumulate(lengths)
-        return [end - len(sentence) for end, sentence in zip(ends, self.sentences, strict=True)]
 
     def with_translations(self, translations: Iterable[str]) -> str:
         """The text with these in the place of its sentences."""
