@@ -15,11 +15,11 @@ import numpy as np
 from heed.data.corpora.own_recipe import language_of
 from heed.data.inspection.pair_faults import faults
 from heed.data.inspection.repetitions import EvaluationSets, Repetitions, all_repetitions, n_copies, normal_form
-from heed.data.inspection.sides import Order, Pair, Sides
+from heed.data.inspection.sides import Order, Sides
 from heed.data.inspection.translations import unrelated_parts
 from heed.data.reading.dev_split import HeldOut
 from heed.data.reading.lines import LineFault
-from heed.data.reading.pairs import UNREADABLE, FilePair, TrainingText, read_pairs
+from heed.data.reading.pairs import UNREADABLE, FilePair, Pair, TrainingText, read_pairs
 from heed.data.reading.text_files import TextFiles
 from heed.data.settings import DataSettings
 from heed.runtime.progress import counted

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import Self
 
+from heed.data.reading.pairs import Pair
+
 MAX_CHARACTERS = 200  # of a line
 MIN_COUNT = 5  # a rarer trigram says more about its own line than about the side
 MAX_LOG_ODDS = 3.0  # of one trigram
@@ -18,8 +20,6 @@ EVIDENCE = 10.0  # log-odds, in nats, from which a line is told to belong to a s
 MIN_PAIRS = 50
 MIN_TOLD, MIN_RIGHT = 0.7, 0.55  # shares of the pairs from which the sides are taken to be separable
 MIN_DECISIVE = 10  # pairs of another set by which the whole set is judged
-
-Pair = tuple[str, str]
 
 
 class Order(Enum):

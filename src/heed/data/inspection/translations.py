@@ -11,11 +11,12 @@ from itertools import pairwise
 
 import numpy as np
 
+from heed.data.reading.pairs import Pair
+
 FEWEST = 30  # pairs that are judged together
 PART = 500
 SHARED = re.compile(r"\d+|\b[A-Z]\w{2,}")  # what translations of many languages leave as it is
 MIN_WITH_SHARED = 10  # pairs by whose numbers and names a part is judged
-Pair = tuple[str, str]
 
 
 def unrelated_parts(pairs: Sequence[Pair]) -> list[range]:

@@ -6,7 +6,7 @@ copy; then, since they need a vocabulary, the lengths. `preparation/shard.py` an
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -95,8 +95,3 @@ def later_copies(hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
     copies = np.zeros(len(hashes), bool)
     copies[order[1:]] = hashes[order[1:]] == hashes[order[:-1]]
     return copies
-
-
-def hashes_of(hashes: Any) -> NDArray[np.uint64]:
-    """As an array, of an iterable of numbers below 2**64."""
-    return np.fromiter(hashes, np.uint64)

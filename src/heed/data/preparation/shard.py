@@ -19,7 +19,7 @@ from heed.data.corpus.sharded import is_whole
 from heed.data.inspection.repetitions import EvaluationSets, Repetitions
 from heed.data.preparation.encoding import Encoder, Numbered, Tally
 from heed.data.preparation.plan import COPIES, ShardPlan, read_plan
-from heed.data.preparation.rules import COPY, HELD_OUT, PairFilter, hashes_of, later_copies
+from heed.data.preparation.rules import COPY, HELD_OUT, PairFilter, later_copies
 from heed.data.preparation.vocabulary import TOKENIZER
 from heed.data.reading.dev_split import HeldOut, pair_hash
 from heed.data.reading.lines import LineFault
@@ -97,7 +97,7 @@ class ShardWorker:
                     places.append(place)
                     yield pair_hash(*pair)
 
-        found = hashes_of(hashes())
+        found = np.fromiter(hashes(), np.uint64)
         order = np.argsort(found, kind="stable")
         found = found[order]
         with whole_file(_hashes_path(Path(self.folder), shard)) as temporary, temporary.open("wb") as file:

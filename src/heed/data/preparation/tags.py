@@ -5,11 +5,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from heed.data.mix import Mix
+from heed.data.reading.pairs import Pair
 from heed.errors import HeedError
 from heed.text.sentencepiece import SentencePieceTokenizer
 from heed.text.tokenizer_kinds import AnyTokenizer
 
-Pair = tuple[str, str]
 CODE = re.compile(r">>[\w.@-]+<<")
 SHOWN_CODES = 5
 ROUNDING = 1e-6  # of a number of pairs, far above that of its product
