@@ -143,6 +143,9 @@ def test_tags_that_are_written_as_text_go_with_their_words():
     ("text", "translation", "expected"),
     [
         ("Licence (https://a.org/x)", "Lizenz.https://a.org/x", "Lizenz. https://a.org/x"),
+        ("See (cf. <a@b.de>) it", "Vgl.a@b.de es", "Vgl. a@b.de es"),
+        ("id <a@b.de>; at -0700", "id a@b.de-0700 um", "id a@b.de -0700 um"),
+        ("The {n} times", "Das {n}-fache", "Das {n}-fache"),
         ("The e_{i} of all", "Das e_{i} von allen", "Das e_{i} von allen"),
     ],
 )

@@ -8,11 +8,13 @@ space stands behind closing tags and before opening ones, as Markdown's would no
 from collections.abc import Sequence
 from itertools import pairwise
 
+from heed.apps.documents.text.atoms import ADDRESS
 from heed.apps.documents.text.items import Item, Tag, item_of
 from heed.apps.documents.text.tagged_text import Place
 from heed.apps.documents.text.target_words import WITHIN_WORD, TargetWord
 
 _OPENING, _CLOSING = frozenset("([{„“«‹¿¡"), frozenset(".,;:!?…)]}%»›”’、。，；：！？）」』】")
+_WITHIN_ADDRESS = frozenset("-/#&=%+~@")  # with which it would go on
 _Solid = TargetWord | Place | None  # a word, a thing between words, or an end of the sentence
 
 
@@ -97,7 +99,9 @@ def _separator(a: _Solid, b: _Solid, gap: str, source: str, target: str) -> str:
         sign, side, glued, close = _sign(b, target, 0), sides[0], _touches_behind, _CLOSING
     if not in_text and side.isspace():
         return " " if gap or sign not in close else ""
-    return " " if _text(exact[0]) and glued(sign, side) else ""
+    goes_on = glued is _touches_behind and sign in _WITHIN_ADDRESS and sign != side
+    is_glued = glued(sign, side) or (goes_on and ADDRESS.fullmatch(_text(exact[0])) is not None)
+    return " " if _text(exact[0]) and is_glued else ""
 
 
 def _span(solid: TargetWord | Place) -> tuple[int, int]:
@@ -156,7 +160,7 @@ def _touches(sign: str, source_sign: str) -> bool:
 
 def _touches_before(sign: str, source_sign: str) -> bool:
     """As `_touches`, before what stands for words, where punctuation is not glued to it either: "end.https://…"."""
-    return _touches(sign, source_sign) or (sign in ".,;:!?" and source_sign in " ([")
+    return _touches(sign, source_sign) or (sign in ".,;:!?" and sign != source_sign)
 
 
 def _touches_behind(sign: str, source_sign: str) -> bool:
