@@ -25,9 +25,13 @@ N_PRINTED = 3  # sentences a system that gain most, and as many that lose most; 
 def compare(
     systems: Annotated[
         list[Path],
-        typer.Argument(metavar="HYP", help="Translations, or model folders to translate --src with; two or more."),
+        typer.Argument(
+            metavar="HYP",
+            help="Translations, or model folders to translate --src with; two or more. Or runs of heed train --seeds, "
+            "whose scores are compared by Student's t.",
+        ),
     ],
-    ref: Annotated[Path, typer.Option(help="Reference translations.")],
+    ref: Annotated[Path | None, typer.Option(help="Reference translations.")] = None,
     src: Annotated[Path | None, typer.Option(help="Source lines: to translate, and to show beside sentences.")] = None,
     training_text: Annotated[
         Path | None,
@@ -54,6 +58,9 @@ def compare(
     from heed.evaluation.tokenization import check_tokenization, choose_tokenization, language_of_file
     from heed.runtime.files import check_target
 
+    if ref is None:
+        _compare_seeds(systems, as_json=as_json)
+        return
     # What can be known to be wrong before anything is read.
     choice, decoded_in = check_tokenization(tokenize), decoding_precision(precision)
     check_seed()
@@ -129,6 +136,35 @@ def compare(
             _show(comparison)
     if failed is not None:
         raise HeedError(f"{str(failed).rstrip('.')}; the other metrics are complete.")
+
+
+def _compare_seeds(runs: Sequence[Path], *, as_json: bool) -> None:
+    """Mean scores of groups of runs, and whether they differ from the first group's."""
+    import_torch()
+    from heed.runs.seeds import differences, is_group, scores_of_seeds, table
+
+    for run in runs:
+        if not is_group(run):
+            raise HeedError(f"give --ref, the reference translations; {run} is no folder of heed train --seeds.")
+    if len(runs) < 2:
+        raise HeedError(f"{runs[0]} alone cannot be compared: give two or more folders of heed train --seeds.")
+    groups = {str(run): scores_of_seeds(run) for run in runs}
+    first = next(iter(groups.values()))
+    if as_json:
+        print_json(
+            [
+                {
+                    "run": name,
+                    "scores": {f"{of}/{metric}": values for (of, metric), values in group.items()},
+                    "differences": [] if group is first else [asdict(one) for one in differences(first, group)],
+                }
+                for name, group in groups.items()
+            ]
+        )
+        return
+    for line in table(groups):
+        show(line)
+    print("\nt and p: Student's t-test, two-sided, of the means over seeds against the first group's.")
 
 
 def _begun(path: Path) -> Iterator[str]:

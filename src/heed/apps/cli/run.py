@@ -72,6 +72,15 @@ def train(
     ] = None,
     directory: Directory = Path("corpora"),
     mirror: Mirror = None,
+    seeds: Annotated[
+        int | None,
+        typer.Option(
+            min=2,
+            max=1000,
+            metavar="N",
+            help="Train N times, with training.seed=1 to N, in RUN/seed-1 to RUN/seed-N; print means and deviations.",
+        ),
+    ] = None,
     dry_run: Annotated[
         bool,
         typer.Option("--dry-run", help="Check the recipe, estimate time and memory on this machine; write nothing."),
@@ -108,6 +117,9 @@ def train(
         _dry_run(values, Corpora(directory, mirror, say), as_json)
         return
     corpora = Corpora(directory, mirror, say)
+    if seeds is not None:
+        _train_seeds(values, run, seeds, corpora, settings=settings or [], as_json=as_json)
+        return
     results = train_recipe(values, run, corpora)
     if not results:  # one of several workers, and not the first
         return
@@ -126,6 +138,23 @@ def train(
     print("\nNext:")
     for command in task.next_commands(model, files):
         show(f"  {command}")
+
+
+def _train_seeds(
+    recipe: "Recipe", run: Path, n_seeds: int, corpora: "Corpora", *, settings: Sequence[str], as_json: bool
+) -> None:
+    from heed.runs.seeds import table, train_seeds
+
+    if any(text.partition("=")[0].strip() == "training.seed" for text in settings):
+        raise HeedError("--seeds sets training.seed to 1, 2, 3 …; leave out --set training.seed.")
+    group = train_seeds(recipe, run, n_seeds, corpora)
+    if as_json:
+        print_json({"run": str(run), "scores": {f"{of}/{metric}": values for (of, metric), values in group.items()}})
+        return
+    print()
+    for line in table({str(run): group}):
+        show(line)
+    show(f"To compare it with the seeds of another recipe: heed compare OTHER {run}")
 
 
 def _recipe_of_files(
