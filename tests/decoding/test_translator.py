@@ -130,6 +130,20 @@ def test_a_very_long_line_is_translated_in_pieces_and_reported(number_tokenizer)
     ]
 
 
+def test_a_line_unlike_the_training_text_is_told_once(number_tokenizer):
+    lines: list[str] = []
+    translator = Translator(
+        random_model(len(number_tokenizer)), number_tokenizer, DecodingSettings(beam_size=1), report=lines.append
+    )
+    translator.examples = ["forty-two", "seven thousand"]
+    translator.translate(["seven", "two hundred fifty-four", "42107", "x y z", "ab"])
+    assert not [line for line in lines if "is unlike" in line]
+    translator.translate(["seven", "Hello", "my name is John"])
+    told = "line 2 ('Hello') is unlike the text that the model was trained on: to its vocabulary it is mostly single "
+    (line,) = [line for line in lines if "is unlike" in line]
+    assert line == told + "letters; it knows text such as 'forty-two', 'seven thousand'."
+
+
 def test_a_model_that_repeats_itself_is_not_told_to_go_on_longer(number_tokenizer):
     lines: list[str] = []
     model = random_model(len(number_tokenizer))

@@ -33,7 +33,7 @@ from heed.evaluation.utility import Utility, check_utility, mean_utilities
 from heed.runtime.device import DecodingPrecisionChoice
 from heed.runtime.progress import Task, progress
 from heed.text.alignment import Link, Translated
-from heed.text.line_rules import Mentions, Part, Spans, cut_line, is_blank
+from heed.text.line_rules import Mentions, Part, Spans, cut_line, is_blank, is_repetition, is_strange
 from heed.text.prefix import NO_PREFIX, Prefix
 from heed.text.printable import printable
 from heed.text.tokenizer_kinds import AnyTokenizer
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from heed.model.attention_weights import AttentionWeights
     from heed.model.transformer import Transformer
 
-REPEATED = 20  # tokens at the end of a translation: of a quarter as many kinds, they are a repetition
 MAX_CANDIDATES = 100  # of minimum Bayes risk: each is compared with each
 
 
@@ -105,6 +104,7 @@ class Translator(PickledByValue):
         self.settings = settings or DecodingSettings()
         self.languages = languages
         self.folders: tuple[str | Path, ...] = ()  # of the models, if they were loaded
+        self.examples: Sequence[str] = ()  # text that the model knows, by its card
         self._piece_tokens = min(longest_source(model.arch, self.settings) for model in self.models)
 
     @classmethod
@@ -133,7 +133,7 @@ class Translator(PickledByValue):
             copy=False,
             languages=(loaded[0].card.src, loaded[0].card.tgt),
         )
-        translator.folders = folders
+        translator.folders, translator.examples = folders, loaded[0].card.examples
         return translator
 
     def __repr__(self) -> str:
@@ -234,14 +234,24 @@ class Translator(PickledByValue):
         prefixes = LinePrefixes(prefix, texts, self.prefix, name=prefixes_name)
         line_numbers, results_numbers = itertools.count(1), itertools.count(1)
         unread, cut_off, blank = Mentions(), Mentions(), Mentions()
-        n_repeating = 0  # of those that are cut off
+        is_told, n_repeating = False, 0  # of strange text, once; those that are cut off
 
         def sources_of(lines: list[str]) -> Iterator[list[Source]]:
+            nonlocal is_told
             for line, pieces in zip(lines, self.pieces(lines), strict=True):
                 line_number = next(line_numbers)
                 begins_with = prefixes.next()
                 if any(self.tokenizer.special.unk in piece for piece in pieces):
                     unread.add(f"{name(line_number, line)} ({shown(self._unknown_text(line))})")
+                # Spans cost a second encoding: of few tokens for its letters, no line is strange.
+                few = 2 * sum(map(len, pieces)) < len(line) - line.count(" ")
+                if not (is_told or few) and is_strange(line, self.tokenizer.src_spans([line])[0]):
+                    is_told = True
+                    known = f"; it knows text such as {', '.join(map(shown, self.examples))}" if self.examples else ""
+                    self.report(
+                        f"{name(line_number, line)} ({shown(line)}) is unlike the text that the model was trained on: "
+                        f"to its vocabulary it is mostly single letters{known}."
+                    )
                 if len(pieces) > 1:
                     n_tokens = sum(map(len, pieces))
                     self.report(f"{name(line_number, line)}: {n_tokens:,} tokens, translated in {len(pieces)} pieces.")
@@ -278,7 +288,7 @@ class Translator(PickledByValue):
                 translation = without_blank(self.joined(text, [ranked for _, ranked in sorted(others)])) or translation
             if not translation.ended:
                 cut_off.add(name(number, text))
-                n_repeating += _is_repetition(translation.tokens) and not _is_repetition(text.split())
+                n_repeating += is_repetition(translation.tokens) and not is_repetition(text.split())
             n_short += len(results) == 1 and len(translation.alternatives) < n_best
             yield translation
         # What the user should know of all texts together.
@@ -523,10 +533,6 @@ def without_blank(translation: Translation) -> Translation | None:
     """The best of its alternatives that is not blank, with the others that are not; None if there is none."""
     found = tuple(one for one in translation.alternatives or (translation,) if not is_blank(one.text))
     return replace(found[0], alternatives=found, n_pieces=translation.n_pieces, is_best=False) if found else None
-
-
-def _is_repetition(tokens: Sequence[str]) -> bool:
-    return len(tokens) >= REPEATED and len(set(tokens[-REPEATED:])) <= REPEATED // 4
 
 
 def _n_characters(text: str) -> int:

@@ -30,6 +30,7 @@ SINCE_0_2 = (
     "decoder_start",
     "network",
 )
+EXAMPLES = "text such as"  # the key of a card's trained_on: three sources of dev, for people who try the model
 IMPORTED_FROM = "imported from"  # what a card's trained_on says of a model of another program
 UNKNOWN_LANGUAGES = ("source", "target")  # of a model that came without names of languages
 
@@ -47,6 +48,12 @@ class ModelCard:
     trained_on: dict[str, Any] = field(default_factory=dict)
     scores: dict[str, str] = field(default_factory=dict)
     parsing: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def examples(self) -> list[str]:
+        """Text that the model knows; none of a model that another program, or an older Heed, wrote."""
+        found = self.trained_on.get(EXAMPLES)
+        return [text for text in found if isinstance(text, str)] if isinstance(found, list) else []
 
 
 _Fact = str | int | float | bool | None
@@ -158,5 +165,8 @@ def _readme(config: ModelConfig) -> str:
     ]
     for title, facts in (("Trained on", card.trained_on), ("Scores", card.scores), ("Decoding", card.decoding)):
         if facts:
-            lines += ["", f"## {title}", *(f"- {name}: {value}" for name, value in facts.items())]
+            shown = {
+                name: " · ".join(map(str, value)) if isinstance(value, list) else value for name, value in facts.items()
+            }
+            lines += ["", f"## {title}", *(f"- {name}: {value}" for name, value in shown.items())]
     return "\n".join(lines) + "\n"

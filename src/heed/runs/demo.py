@@ -1,6 +1,7 @@
 """The demo: a small Transformer learns to translate number words that Heed makes itself."""
 
 import os
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,10 +18,11 @@ from heed.runs.recipe import Recipe, read_preset
 from heed.runs.train import train_files
 from heed.runtime.device import choose_machine
 from heed.runtime.files import whole_file
-from heed.text.numbers import english, german, number_splits
+from heed.text.numbers import number_splits, spelled
 from heed.training.distributed import Workers
 
-TRAINING_PAIRS = 40_000  # of a million; 2,000 others are held out for the test
+SPELLINGS_OF_SMALL = {1: 1500, 100: 60, 1000: 12, 10_000: 1}  # of each number below
+TRAINING_PAIRS = 70_000  # of a million; 2,000 others are held out for the test
 N_SAMPLES = 5
 
 
@@ -37,21 +39,31 @@ class DemoResult:
 def demo(run: Path, *, report: Report) -> DemoResult:
     """Trains in a run folder, in one process, and translates the held-out numbers. Called again, it resumes."""
     splits = number_splits(n_train=TRAINING_PAIRS)
+    draw = random.Random(1)
+    texts = {name: [spelled(number, draw) for number in numbers] for name, numbers in vars(splits).items()}
+    # Of small numbers there are few, so each is there in several spellings.
+    texts["train"] += [
+        spelled(number, draw)
+        for below, times in SPELLINGS_OF_SMALL.items()
+        for number in splits.train
+        if number < below
+        for _ in range(times)
+    ]
     corpus = Path(os.path.realpath(run)) / "corpus"
     pairs = {name: (corpus / f"{name}.en", corpus / f"{name}.de") for name in vars(splits)}
     recipe = _recipe(pairs)
     with open_run_folder(recipe, run, report=report):
-        for name, numbers in vars(splits).items():
-            _write_pair(pairs[name], numbers)
+        for name in pairs:
+            _write_pair(pairs[name], texts[name])
         files = TextFiles(train=(pairs["train"],), dev=pairs["dev"])  # the test set is translated once, below
         machine = choose_machine(recipe.training.precision)
         train_files(RunContext(recipe, run, Corpora(report=report), machine, Workers()), files)
     translator = Translator.load(run / "model")
-    sources, references = [[words(number) for number in splits.test] for words in (english, german)]
-    texts = [translation.text for translation in translator.translate(sources)]
-    right = [text == reference for text, reference in zip(texts, references, strict=True)]
-    samples = list(zip(sources, texts, right, strict=True))[:N_SAMPLES]
-    return DemoResult(exact_matches(texts, references), len(texts), samples, run / "model")
+    sources, references = map(list, zip(*texts["test"], strict=True))
+    found = [translation.text for translation in translator.translate(sources)]
+    right = [text == reference for text, reference in zip(found, references, strict=True)]
+    samples = list(zip(sources, found, right, strict=True))[:N_SAMPLES]
+    return DemoResult(exact_matches(found, references), len(found), samples, run / "model")
 
 
 def _recipe(pairs: dict[str, FilePair]) -> Recipe:
@@ -65,8 +77,8 @@ def _recipe(pairs: dict[str, FilePair]) -> Recipe:
     return validated(Recipe, values, where="heed demo")
 
 
-def _write_pair(pair: FilePair, numbers: Sequence[int]) -> None:
-    for path, words in zip(pair, (english, german), strict=True):
+def _write_pair(pair: FilePair, texts: Sequence[tuple[str, str]]) -> None:
+    for path, lines in zip(pair, zip(*texts, strict=True), strict=True):
         if not path.exists():
             with whole_file(path) as temporary:
-                temporary.write_text("".join(f"{words(number)}\n" for number in numbers), encoding="utf-8")
+                temporary.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")

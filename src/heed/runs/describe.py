@@ -6,6 +6,7 @@ from typing import Any
 from heed.errors import HeedError
 from heed.model.cost import parameters_by_part
 from heed.model_folder import read_config
+from heed.model_folder.card import EXAMPLES
 from heed.runs.recipe import read_recipe
 from heed.runs.recipes import recipe_names
 
@@ -28,7 +29,11 @@ def describe(path: Path, *, vocab_size: int | None = None) -> dict[str, Any]:
         path = _model_in(path)
         arch, vocab_size, card, src_vocab_size = read_config(path)
         source = {"model": str(path), "languages": f"{card.src} → {card.tgt}"}
-        rest = {"trained on": card.trained_on, "scores": card.scores, "decoding": card.decoding}
+        rest = {
+            "trained on": card.trained_on | ({EXAMPLES: " · ".join(card.examples)} if card.examples else {}),
+            "scores": card.scores,
+            "decoding": card.decoding,
+        }
     parts = parameters_by_part(arch, vocab_size, src_vocab_size)
     return source | {
         "vocabulary": vocab_size,

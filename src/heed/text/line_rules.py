@@ -23,6 +23,8 @@ _HIDDEN = frozenset(
 _SHOWN_FORMATS = frozenset("\u0600\u0601\u0602\u0603\u0604\u0605\u06dd\u070f\u0890\u0891\u08e2\U000110bd\U000110cd")
 _UNBROKEN_SPACES = "\xa0\u2007\u202f"  # no-break spaces stand within a number or a name
 _SENTENCE_END = re.compile(r"[.!?…؟۔।॥።։]['\"”’»)\]]{0,3}(?=\s)|[。！？｡．។။༎][」』）”’\"】〉》]{0,3}")
+LEAST_LETTERS = 5  # of a line that can be strange
+REPEATED = 20  # words of a repetition
 _AROUND = 256  # characters on both sides of a cut in which graphemes are looked for; longer ones are not kept whole
 
 
@@ -74,6 +76,22 @@ def reason_against_loss(
     if not training and tokenizer.special.unk in tgt_ids:
         return "with a target that the vocabulary lacks a part of"
     return None
+
+
+def is_strange(text: str, spans: Spans) -> bool:
+    """Whether most letters of a source's longer words are tokens of their own, in a script that has capitals.
+
+    spans: of the source's tokens. A few letters tell nothing.
+    """
+    words = (range(*word.span()) for word in re.finditer(r"[^\W\d_]{2,}", text))
+    letters = {place for word in words for place in word if text[place].lower() != text[place].upper()}
+    alone = {start for start, end in spans if end - start == 1 and start in letters}
+    return len(letters) >= LEAST_LETTERS and 2 * len(alone) > len(letters)
+
+
+def is_repetition(words: Sequence[str]) -> bool:
+    """Whether the last REPEATED words, or tokens, are of a quarter as many kinds or fewer."""
+    return len(words) >= REPEATED and len(set(words[-REPEATED:])) <= REPEATED // 4
 
 
 class Mentions:

@@ -5,6 +5,8 @@ A real transduction with one right answer: German joins all into one word and sp
 """
 
 import random
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 LIMIT = 1_000_000
@@ -50,6 +52,33 @@ def _german(number: int, *, last: str) -> str:
         tens, ones = divmod(number, 10)
         return f"{_german(ones, last='ein')}und{_DE_TENS[tens]}" if ones else _DE_TENS[tens]
     return last if number == 1 else _DE[number]
+
+
+# The ways in which a person may write a number, each changed from `english`; several can be combined.
+SPELLINGS: Mapping[str, Callable[[str], str]] = {
+    "a": lambda words: re.sub(r"^one (hundred|thousand)\b", r"a \1", words),
+    "and": lambda words: re.sub(r"hundred (?!thousand)|thousand (?!.*hundred)", r"\g<0>and ", words),
+    "comma": lambda words: words.replace("thousand ", "thousand, ").replace(", and", " and"),
+    "spaces": lambda words: words.replace("-", " "),
+    "capital": str.capitalize,
+    "title": str.title,
+    "upper": str.upper,
+}
+CASES = ("capital", "title", "upper")
+
+
+def spelled(number: int, draw: random.Random) -> tuple[str, str]:
+    """The number as a person may write it, and its German words; a full stop is in both or in neither."""
+    stop = "." if draw.random() < 0.25 else ""
+    if draw.random() < 0.25:
+        return (f"{number:,}" if draw.random() < 0.5 else str(number)) + stop, german(number) + stop
+    words = english(number)
+    for name in ("a", "and", "comma", "spaces"):
+        if draw.random() < 0.25:
+            words = SPELLINGS[name](words)
+    if draw.random() < 0.5:
+        words = SPELLINGS[draw.choice(CASES)](words)
+    return words + stop, german(number) + stop
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from heed.errors import HeedError
 from heed.evaluation.bleu import bleu, chrf
 from heed.model.transformer import Transformer
 from heed.model_folder import ModelCard, save_model
+from heed.model_folder.card import EXAMPLES
 from heed.runs.recipe import Recipe
 from heed.runs.tasks.evaluation import LONGEST_PAIR, evaluate_translations
 from heed.runs.tasks.parsing_task import ParsingTask
@@ -103,17 +104,20 @@ def test_a_corpus_that_is_not_there_is_not_counted_nor_fetched(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_the_card_names_the_corpus_and_the_search():
-    files = TextFiles(train=(), dev=(Path("c"), Path("d")))
+def test_the_card_names_the_corpus_the_search_and_three_sources_of_dev(tmp_path):
+    files = TextFiles(train=(), dev=(tmp_path / "c", tmp_path / "d"))
+    for path in files.dev:
+        path.write_text("".join(f"{'so ' * i}long\n" for i in range(10)) + "x" * 101 + "\n")
+    examples = ["so long", "so so so long", "so so so so so long"]
     recipe = recipe_of({"src": "en", "tgt": "fr", "corpus": "multi30k"}, decoding={"beam_size": 7})
     named = task_of(recipe).card(files)
     assert (named.src, named.tgt, named.trained_on, named.parsing) == (
         "en",
         "fr",
-        {"corpus": "multi30k", LONGEST_PAIR: 256},
+        {"corpus": "multi30k", EXAMPLES: examples, LONGEST_PAIR: 256},
         {},
     )
-    assert named.decoding["beam_size"] == 7
+    assert named.decoding["beam_size"] == 7 and named.examples == examples
     assert task_of(recipe_of(OWN_FILES)).card(files).trained_on["corpus"] == "own files"
 
 

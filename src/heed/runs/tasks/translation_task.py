@@ -24,6 +24,7 @@ from heed.evaluation.bleu import bleu, chrf
 from heed.evaluation.tokenization import Tokenization, choose_tokenization
 from heed.model.transformer import Transformer
 from heed.model_folder import ModelCard, read_config
+from heed.model_folder.card import EXAMPLES
 from heed.runs.recipe import EvaluationSettings, Recipe
 from heed.runs.tasks.commands import command, with_input
 from heed.runs.tasks.evaluation import LONGEST_PAIR, Evaluation, evaluate_translations
@@ -31,6 +32,7 @@ from heed.text.tokenizer_kinds import AnyTokenizer
 from heed.training.checkpoint import state_names
 from heed.training.distributed import ALONE, Workers
 
+MAX_EXAMPLE = 100  # characters of a source that a card shows
 HELD_OUT = "held out"  # on the card
 
 
@@ -182,13 +184,14 @@ class TranslationTask:
         return replace(files, train=tuple(train), parts=tuple(parts))
 
     def card(self, files: TextFiles) -> ModelCard:
-        """Languages, search settings, name of the corpus."""
+        """Languages, search settings, name of the corpus, three sources of dev."""
+        sources, _ = read_sides(files.dev, self.recipe.data.column_names)
         data, n_teachers = self.recipe.data, self.recipe.training.n_teachers
         return ModelCard(
             data.src,
             data.tgt,
             decoding=self.recipe.decoding.model_dump(),
-            trained_on={"corpus": data.corpus_name, LONGEST_PAIR: data.max_tokens}
+            trained_on={"corpus": data.corpus_name, EXAMPLES: _examples(sources), LONGEST_PAIR: data.max_tokens}
             | ({HELD_OUT: "pairs that share a side with dev"} if files.holds_out_sides else {})
             | ({"teachers": f"{n_teachers}, whose cost is not included here"} if n_teachers else {}),
         )
@@ -255,6 +258,14 @@ class TranslationTask:
             command("heed", "evaluate", model_folder, "--src", src, "--ref", ref, *options),
             command("heed", "serve", model_folder),
         ]
+
+
+def _examples(sources: Sequence[str]) -> list[str]:
+    """Three of them, from short to middling, that show a reader what the text is like."""
+    known = sorted(
+        {line.strip() for line in sources if 0 < len(line.strip()) <= MAX_EXAMPLE}, key=lambda x: (len(x), x)
+    )
+    return list(dict.fromkeys(known[len(known) * tenths // 10] for tenths in (1, 3, 5))) if known else []
 
 
 def _split_off(folder: Path) -> FilePair:
