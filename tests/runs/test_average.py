@@ -148,7 +148,8 @@ def test_a_run_keeps_what_scores_best_on_dev_and_tells_all_scores(tmp_path):
     }
     (kept,) = (entry for entry in entries if entry["kept"] == "yes")
     assert kept == max(entries, key=lambda entry: (entry["bleu"], -entry["perplexity"]))
-    assert run.evaluations[0].numbers().items() <= (kept | {"name": "dev (average)"}).items()
+    title = "average" if kept["name"].startswith("average") else f"kept, {kept['name']}"
+    assert run.evaluations[0].numbers().items() <= (kept | {"name": f"dev ({title})"}).items()
     (newest,) = (entry for entry in entries if entry["name"] == "last checkpoint")
     assert run.evaluations[1].numbers().items() <= (newest | {"name": "dev (last checkpoint)"}).items()
     assert len([line for line in said if line.startswith("Translating dev with")]) == len(entries)  # each one once
