@@ -82,7 +82,7 @@ workflows:
 	@touch $@
 
 .venv/ready: .venv/torch pyproject.toml
-	$(BIN)/pip install -q -e ".[tensorboard]"
+	$(BIN)/pip install -q -e ".[train,tensorboard]"
 	@touch $@
 
 .venv/ready-dev: .venv/ready pyproject.toml

@@ -2,8 +2,8 @@
 
     python -m release.kernels FOLDER
 
-Needs g++ on such a system. The libraries call the OpenMP library that PyTorch has loaded, whichever its version is, and
-otherwise only the C library and libgcc_s, which PyTorch needs too.
+Needs g++ on such a system. The libraries call the OpenMP library that is loaded before them (backends/cpu/openmp.py),
+and otherwise only the C library and libgcc_s.
 """
 
 import argparse

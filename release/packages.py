@@ -21,8 +21,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from heed.runtime.instruction_sets import architecture
+from heed.runtime.process_tuning import torch_folder
 from release.address import PROJECT, fill_in, project_url, with_absolute_links
-from release.kernels import COMPILER, OLDEST_LIBC, compile_all
+from release.kernels import COMPILER, OLDEST_LIBC, compile_all, needed_libc
 
 DIST = PROJECT / "dist"
 KERNELS = PROJECT / "build" / "kernels"  # kept from one build to the next
@@ -97,7 +98,7 @@ def with_kernels(wheel: Path, libraries: Sequence[Path], scratch: Path) -> Path:
     (unpacked,) = (scratch / "unpacked").iterdir()
     folder = unpacked / "heed" / "backends" / "cpu" / "prebuilt"
     folder.mkdir()
-    for library in libraries:
+    for library in [*libraries, openmp_library()]:
         shutil.copy(library, folder)
         os.utime(folder / library.name, (int(committed_at()),) * 2)
     (about,) = unpacked.glob("*.dist-info/WHEEL")
@@ -107,6 +108,16 @@ def with_kernels(wheel: Path, libraries: Sequence[Path], scratch: Path) -> Path:
     run_wheel("pack", "--dest-dir", wheel.parent, unpacked)
     (packed,) = wheel.parent.glob(f"*-{tag}.whl")
     return packed
+
+
+def openmp_library() -> Path:
+    """GCC's OpenMP library, for systems without it and without PyTorch: PyTorch's, whose wheels run on as old ones."""
+    torch = torch_folder()
+    assert torch is not None, "as in every environment that builds packages"
+    (found,) = (torch / "lib").glob("libgomp*.so*")
+    if needed_libc(found) > OLDEST_LIBC:
+        raise ValueError(f"{found} needs a newer C library than the wheel's tag says.")
+    return found
 
 
 def run_wheel(*words: object) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 PROJECT = Path(__file__).resolve().parents[1]
-EXTRAS = ("tensorboard", "exchange", "serve", "plots")  # what a user may install; dev holds tools
+EXTRAS = ("train", "tensorboard", "exchange", "plots")  # what a user may install; dev holds tools
 INSTALLED_BEFORE = {"torch"}  # as the Makefile installs it for this machine
 
 

@@ -2,21 +2,25 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+import venv
 from pathlib import Path
 
 import pytest
 
 from heed.backends.cpu.build import library
 
-MODELS = Path(__file__).parents[1] / "golden" / "models"
+PROJECT = Path(__file__).parents[2]
+MODELS = PROJECT / "tests" / "golden" / "models"
 MODEL = MODELS / "byte-pairs"
 LINES = "twenty one\nnine hundred three\n\nseven\n"
 TARGETS = "einundzwanzig\nneunhundertdrei\nsieben\nsieben\n"
 # Python imports this at its start. It hides the packages that come with heed-mt[train].
 HIDING = """
 import sys
+import venv
 
 class Hidden:
     def find_spec(self, name, path=None, target=None):
@@ -143,3 +147,23 @@ def test_pytorch_imported_before_or_after_shares_one_set_of_threads(order):
     done = run("-c", "\n".join(line[8:] for line in program.splitlines()))
     assert done.returncode == 0, done.stderr
     assert done.stdout.split()[-2:] == ["1", "3"]
+
+
+@pytest.mark.soak
+def test_what_pip_installs_without_extras_translates_and_is_small(tmp_path):
+    """In an environment of its own, with the packages that an index offers."""
+    environment, source = tmp_path / "venv", tmp_path / "source"
+    ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
+    shutil.copytree(PROJECT / "src", source / "src", ignore=ignored)
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(PROJECT / name, source)
+    venv.create(environment, with_pip=True)
+    program = environment / "bin" / "python"
+    own = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    subprocess.run([program, "-m", "pip", "install", "--quiet", "--no-compile", source], env=own, check=True)
+    size = sum(file.stat().st_size for file in environment.rglob("*") if file.is_file() and "/pip" not in str(file))
+    assert size < 200e6
+    command = [environment / "bin" / "heed", "translate", MODEL]
+    done = subprocess.run(command, input=LINES, env=own, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0 and done.stdout == heed("translate", MODEL).stdout
+    assert subprocess.run([program, "-c", "import torch"], env=own, capture_output=True).returncode == 1

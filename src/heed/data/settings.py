@@ -97,8 +97,7 @@ class DataSettings(Settings):
     drop_identical: bool = Field(default=False, description="drop a training pair whose sides are the same text")
     check_languages: bool = Field(
         default=False,
-        description="drop a training pair if a detector (py3langid, of the extra serve) takes a side for another "
-        "language",
+        description="drop a training pair if a detector (py3langid) takes a side for another language",
     )
     columns: list[str] | None = Field(
         default=None,

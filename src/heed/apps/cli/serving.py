@@ -127,13 +127,13 @@ def serve(
 
 
 def _check_packages() -> None:
-    """HeedError unless the packages of the extra `serve` are there."""
+    """HeedError unless the server's packages are there: an installation may have left some out."""
     from importlib.util import find_spec
 
     server = ("starlette", "uvicorn", "httptools", "python_multipart", "prometheus_client")
     for name in (*server, "sentencex", "py3langid", "lxml", "markdown_it"):
         if find_spec(name) is None:
-            raise HeedError(f"heed serve needs {name}, which is not installed: pip install 'heed-mt[serve]'.")
+            raise HeedError(f"heed serve needs {name}, which is not installed: pip install heed-mt.")
 
 
 def _folders_by_pair(models: list[Path], pairs: list[str]) -> dict[tuple[str, str], Path]:

@@ -74,9 +74,7 @@ def _detector(*languages: str) -> "LanguageDetector":
     try:
         from heed.text.language_detection import LanguageDetector
     except ImportError:
-        raise HeedError(
-            "data.check_languages needs py3langid, which is not installed: pip install 'heed-mt[serve]'."
-        ) from None
+        raise HeedError("data.check_languages needs py3langid, which is not installed: pip install heed-mt.") from None
     detector = LanguageDetector(languages)
     if unknown := detector.unknown():
         raise HeedError(f"data.check_languages: the detector does not know {unknown[0]}; leave the setting out.")

@@ -148,9 +148,7 @@ def _parse(data: bytes, name: str) -> Any:
     try:
         from lxml import etree
     except ImportError:
-        raise HeedError(
-            f"{name}: .docx is read with lxml, which is not installed: pip install 'heed-mt[serve]'."
-        ) from None
+        raise HeedError(f"{name}: .docx is read with lxml, which is not installed: pip install heed-mt.") from None
     parser = etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False, huge_tree=False, remove_pis=False)
     try:
         root = etree.fromstring(data, parser)

@@ -25,7 +25,7 @@ except ImportError:
 if tuple(map(int, _version.split(".")[:2] if _version else "0")) < (4, 3):
     raise HeedError(
         f"Markdown is read with markdown-it-py 4.3 or newer, and {_version or 'none'} is installed: "
-        "pip install 'heed-mt[serve]'."
+        "pip install heed-mt."
     )
 
 WHITE_SPACE = " \t\n\v\f\r"  # around a block's words

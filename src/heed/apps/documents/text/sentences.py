@@ -45,9 +45,7 @@ def splitter(language: str) -> Splitter:
     try:
         import sentencex
     except ImportError:
-        raise HeedError(
-            "sentences are found by sentencex, which is not installed: pip install 'heed-mt[serve]'."
-        ) from None
+        raise HeedError("sentences are found by sentencex, which is not installed: pip install heed-mt.") from None
 
     # Rules are those of a language, whatever its region.
     code = re.split("[-_]", language.lower(), maxsplit=1)[0]
