@@ -352,7 +352,7 @@ def test_traced_attention_is_what_marian_attends_to(small_arch):
     reference = marian_of(model)
     reference.set_attn_implementation("eager")
     src, tgt_in = torch.tensor([5, 9, 30, 2]), torch.tensor([1, 8, 8, 41, 7])
-    traced = attention_weights(model, src, tgt_in)
+    traced = attention_weights(model, src.tolist(), tgt_in.tolist())
     with torch.no_grad():
         expected = reference(input_ids=src[None], decoder_input_ids=tgt_in[None], output_attentions=True)
     for ours, theirs in (

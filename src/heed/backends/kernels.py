@@ -34,7 +34,7 @@ class KernelsReport:
 
 
 def kernels_report() -> KernelsReport:
-    """Of this machine's instruction set. The first call compiles the kernels, unless they came with Heed."""
+    """Returns the state of this machine's kernels. The first call compiles the kernels, unless they came with Heed."""
     has: dict[str, Callable[[], bool]] = {"int8": build.has_int8, "bf16": build.has_bf16, "tiles": build.has_tiles}
     preference = PREFERENCES[chosen_set().name]
     return KernelsReport(
@@ -66,6 +66,6 @@ def _compiler() -> str | None:
         return None
     name = " ".join([shutil.which(compiler[0]) or compiler[0], *compiler[1:]])
     with suppress(OSError, subprocess.SubprocessError):
-        said = subprocess.run([*compiler, "--version"], capture_output=True, check=True, timeout=60).stdout
-        name += f": {said.decode('utf-8', 'replace').strip().partition(chr(10))[0]}"
+        version = subprocess.run([*compiler, "--version"], capture_output=True, check=True, timeout=60).stdout
+        name += f": {version.decode('utf-8', 'replace').strip().partition(chr(10))[0]}"
     return name

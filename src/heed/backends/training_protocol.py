@@ -100,7 +100,7 @@ class TrainingPasses(Protocol):
         """
 
     def run_as_written(self, batches: Sequence[Batch], *, scale: float) -> None:
-        """As `run`, by the model in the mode it is in, with nothing prepared: to be compared with the plain network."""
+        """Runs passes by the model as it is, with nothing prepared, for comparisons with the plain network."""
 
     def shapes(self, batches: Sequence[Batch]) -> set[Hashable]:
         """The shapes of the passes that these batches take, each of which is prepared once."""

@@ -22,7 +22,7 @@ class AttentionWeights:
 
 @torch.inference_mode()
 def attention_weights(model: Transformer, src_ids: Sequence[int], tgt_in_ids: Sequence[int]) -> AttentionWeights:
-    """Of one source (with eos) and one target (with bos), as the model's own forward pass makes them."""
+    """Returns the weights that the model's own forward pass makes of one source (with eos) and target (with bos)."""
     src, tgt_in = (torch.tensor(ids, device=model.device_name) for ids in (src_ids, tgt_in_ids))
     recorded: list[Tensor] = []
 

@@ -305,7 +305,7 @@ class Transformer(nn.Module):
         keep_mask: Bool[Tensor, "row tgt"] | None = None,
         attend: Attend = attention,
     ) -> Float[Tensor, "row tgt d_model"]:
-        """As `decode`, before the output projection: training projects only the positions that count in the loss.
+        """Decodes up to the output projection: training projects only the positions that count in the loss.
 
         keep_mask: as in `encode`.
         """

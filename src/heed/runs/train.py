@@ -115,7 +115,7 @@ def n_workers(recipe: Recipe, machine: Machine, *, plan: str | None = None) -> i
 
 
 def train_files(context: RunContext, files: TextFiles, *, callbacks: Callbacks = NO_CALLBACKS) -> list[Evaluation]:
-    """As `train_recipe`, on these files. Workers other than the first return no scores."""
+    """Does what `train_recipe` does, on these files. Workers other than the first return no scores."""
     recipe, run, machine, workers = context.recipe, context.run, context.machine, context.workers
     settings, report = recipe.training, context.report
     report(_machine_line(context))
@@ -256,10 +256,12 @@ def _given_model(recipe: Recipe, run: Path) -> ModelFolder | None:
     if folder is None or state_names(run / "checkpoints"):
         return None
     given = load_model(Path(folder))
-    asked, found = recipe.model.shape(), given.model.arch.shape()
+    asked, given_shape = recipe.model.shape(), given.model.arch.shape()
     for name in asked:
-        if asked[name] != found[name]:
-            raise HeedError(f"model.{name} is {asked[name]!r}, but training.start_from ({folder}) has {found[name]!r}.")
+        if asked[name] != given_shape[name]:
+            raise HeedError(
+                f"model.{name} is {asked[name]!r}, but training.start_from ({folder}) has {given_shape[name]!r}."
+            )
     return given
 
 
@@ -402,7 +404,7 @@ def _validation(
 def _training_batches(
     context: RunContext, files: TextFiles, corpus: TrainingCorpus, tokenizer: AnyTokenizer
 ) -> Batches:
-    """Of the whole corpus, or of the recipe's mix, whose shares are reported."""
+    """Returns the batches of the whole corpus, or of the recipe's mix, whose shares are reported."""
     mix = context.recipe.data.mixture
     if mix is None:
         return _batches(context, corpus, tokenizer)
@@ -429,7 +431,7 @@ class _Kinds(NamedTuple):
 
 
 def _kinds(context: RunContext) -> _Kinds:
-    """Those of the plan that the run began with, or of a new run."""
+    """Returns the classes of batches of the plan that the run began with, or of a new run."""
     if plan_name(context.run / "checkpoints") != PADDED:
         return _Kinds()
     from heed.data.batches.padded_plan import PaddedBatches, PaddedMixedBatches, PaddedShardBatches

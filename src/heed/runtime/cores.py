@@ -86,7 +86,7 @@ def _core_of(devices: Path, cpu: int) -> frozenset[int]:
 
 
 def _numbers(path: Path) -> frozenset[int]:
-    """Of a list as 0-3,8."""
+    """Returns the numbers of a list such as 0-3,8."""
     numbers: set[int] = set()
     for part in path.read_text(encoding="ascii").strip().split(","):
         first, _, last = part.partition("-")

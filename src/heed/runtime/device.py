@@ -48,7 +48,7 @@ class Machine:
 
     @property
     def precision(self) -> Literal["fp32", "bf16"]:
-        """As the user names it."""
+        """The precision as the user names it."""
         return "bf16" if str(self.dtype) == "torch.bfloat16" else "fp32"
 
 
@@ -99,8 +99,8 @@ def _has_fast_bf16() -> tuple[bool, str]:
 
     features: dict[str, bool] = getattr(torch.cpu, "get_capabilities", dict)()
     instructions = ("amx_bf16", "avx512_bf16")
-    found = [name for name in instructions if features.get(name) and (not forced() or chosen_set().allows(name))]
-    return bool(found), found[0] if found else "neither amx_bf16 nor avx512_bf16"
+    present = [name for name in instructions if features.get(name) and (not forced() or chosen_set().allows(name))]
+    return bool(present), present[0] if present else "neither amx_bf16 nor avx512_bf16"
 
 
 def cache_folder() -> Path:
@@ -178,7 +178,7 @@ def cpp_compiler() -> list[str]:
 
 
 def _words(variable: str) -> list[str]:
-    """Of an environment variable, split as a shell does. HeedError if a quotation mark is missing."""
+    """Returns an environment variable's words, split as a shell does. HeedError if a quotation mark is missing."""
     try:
         return shlex.split(os.environ.get(variable, ""))
     except ValueError as error:

@@ -131,10 +131,10 @@ class MemoryProbe:
         self.weights.model.eval()
         self.weights.zero_sums()
         passes.run_as_written([batch], scale=1.0)
-        found = gradients.clone()
+        by_passes = gradients.clone()
         self.weights.zero_sums()
         self._run_plainly(batch, self.settings.model_copy(update={"cutoff": 0.0}))
-        difference = float(torch.linalg.vector_norm(found - gradients) / torch.linalg.vector_norm(gradients))
+        difference = float(torch.linalg.vector_norm(by_passes - gradients) / torch.linalg.vector_norm(gradients))
         self.weights.zero_sums()
         if not difference <= MAX_DIFFERENCE:
             raise RuntimeError(f"their gradients differ from the plain network's by {difference:.0%}")

@@ -162,9 +162,11 @@ class GpuPasses:
             gradient = self._losses(features.detach(), targets, weights)
         gradients = torch.autograd.grad(features, self._parameters, gradient, allow_unused=True)
         with torch.no_grad():
-            found = [(_sum_of(p), g) for p, g in zip(self._parameters, gradients, strict=True) if g is not None]
+            sums_and_gradients = [
+                (_sum_of(p), g) for p, g in zip(self._parameters, gradients, strict=True) if g is not None
+            ]
             # Together: _foreach_add_ of bf16 to fp32 would be a launch for each weight.
-            for total, of_run in _runs(found):
+            for total, of_run in _runs(sums_and_gradients):
                 total.add_(torch.cat(of_run))
 
     def _forward(self, inputs: PassInputs, shape: PassShape, regions: Regions) -> tuple[Tensor, Tensor, Tensor]:
@@ -214,7 +216,7 @@ class GpuPasses:
         # Rows begin at multiples of 128 bytes, so that the losses' kernels move 16 at a time at any vocabulary.
         n_columns = output.out_features + -output.out_features % ROW_MULTIPLE
         buffer = features.new_empty(n_rows * n_passes, n_columns)[:, : output.out_features]
-        found = torch.empty(n * 2, dtype=torch.float32, device=self._device)
+        loss_sums = torch.empty(n * 2, dtype=torch.float32, device=self._device)
         for start in range(0, n, n_rows):
             rows = slice(start, min(start + n_rows, n))
             x = passes[0, rows] if n_passes == 1 else passes[:, rows].flatten(0, 1)
@@ -223,7 +225,7 @@ class GpuPasses:
                 torch.mm(x, output.weight.T, out=logits)
             else:
                 torch.addmm(output.bias, x, output.weight.T, out=logits)
-            of_chunk = found[2 * rows.start : 2 * rows.stop].view(2, -1)
+            of_chunk = loss_sums[2 * rows.start : 2 * rows.stop].view(2, -1)
             arguments = (logits, targets[rows], weights[rows], of_chunk)
             if n_passes == 1:
                 losses.smoothed_loss_(*arguments, label_smoothing=settings.label_smoothing)

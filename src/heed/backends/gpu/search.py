@@ -243,17 +243,17 @@ class GpuSearchState:
         if sent.pop("broken"):
             raise NotFiniteError
         self._live[:n_places] = sent["live"].numpy()
-        found = {name: tensor.numpy()[self._places] for name, tensor in sent.items()}
-        done = ~found["live"]
-        assert (done | (found["lengths"] == self._lengths + n_steps)).all(), "steps that the device did not take"
-        self._lengths = account.lengths[:] = found["lengths"]
+        results = {name: tensor.numpy()[self._places] for name, tensor in sent.items()}
+        done = ~results["live"]
+        assert (done | (results["lengths"] == self._lengths + n_steps)).all(), "steps that the device did not take"
+        self._lengths = account.lengths[:] = results["lengths"]
         self._check_positions()
         if account.width < (longest := int(self._lengths.max())):
             account.resize(longest)
         width = min(width, account.width)
-        account.best_ids[done, :, :width] = found["best_ids"][done, :, :width]
+        account.best_ids[done, :, :width] = results["best_ids"][done, :, :width]
         for name in ("best_scores", "best_log_probs", "best_lengths"):
-            getattr(account, name)[done] = found[name][done]
+            getattr(account, name)[done] = results[name][done]
         return done
 
     def _check_positions(self) -> None:

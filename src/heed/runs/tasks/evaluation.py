@@ -49,8 +49,8 @@ class Evaluation:
 
 def longest_pair(card: ModelCard) -> int:
     """The most tokens that a side of a pair may have which counts for perplexity: that of the model's training."""
-    found = card.trained_on.get(LONGEST_PAIR)
-    return found if type(found) is int and found > 0 else int(DataSettings.model_fields["max_tokens"].default)
+    longest = card.trained_on.get(LONGEST_PAIR)
+    return longest if type(longest) is int and longest > 0 else int(DataSettings.model_fields["max_tokens"].default)
 
 
 def evaluate_translations(
@@ -84,15 +84,15 @@ def evaluate_translations(
         translator.report(f"{name}: perplexity leaves out {without}.")
 
     # Perplexity is of the references, so no search is involved; only the search is timed.
-    found = translator.log_probs([sources[i] for i in scored], [references[i] for i in scored])
+    log_probs = translator.log_probs([sources[i] for i in scored], [references[i] for i in scored])
     started = time.perf_counter()
     translations = translator.translate(sources)
     seconds = time.perf_counter() - started
 
     # All pairs may have been left out: then there are no tokens to divide by.
     texts = [translation.text for translation in translations]
-    n_tokens = sum(map(len, found))
-    ppl = perplexity(-sum(map(sum, found)) / n_tokens) if n_tokens else None
+    n_tokens = sum(map(len, log_probs))
+    ppl = perplexity(-sum(map(sum, log_probs)) / n_tokens) if n_tokens else None
     scores = {"bleu": bleu(texts, references, *others, tokenize=tokenize), "chrf": chrf(texts, references, *others)}
     return Evaluation(
         name,

@@ -57,7 +57,7 @@ class TranslationTask:
         return replace(files, train=(*files.train, *self.taught_pairs(files, run).values()))
 
     def given_files(self, run: Path, corpora: Corpora) -> TextFiles:
-        """As `text_files`, without the teachers' translations."""
+        """Returns the recipe's files without its teachers' translations."""
         files = self._text_files(corpora, fetching=True)
         if files.dev_split is None:
             return files
@@ -84,7 +84,7 @@ class TranslationTask:
         return replace(files, dev_split=split, n_given=files.n_given if either_side or in_shards else 1)
 
     def taught_pairs(self, files: TextFiles, run: Path) -> dict[Path, FilePair]:
-        """Of each file of sources to learn from, these and its teachers' translations; none without teachers."""
+        """Returns, by file of sources, these and their teachers' translations; nothing without teachers."""
         if not self.recipe.training.n_teachers:
             return {}
         folder, pairs = run / "teachers", dict[Path, FilePair]()
