@@ -62,17 +62,13 @@ class Recipe(Settings):
         return self
 
     @model_validator(mode="after")
-    def _teachers_translate(self) -> Self:
-        if self.parsing and self.training.n_teachers:
+    def _teachers_translate_one_text(self) -> Self:
+        if self.training.n_teachers and self.parsing:
             raise ValueError(
                 "training.n_teachers is for translation: leave it out; a parser can learn from trees that another one "
                 "wrote (parsing.parsed)"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _teachers_of_one_text(self) -> Self:
-        if self.data.mix and self.training.n_teachers:
+        if self.training.n_teachers and self.data.mix:
             raise ValueError(
                 "training.n_teachers has no part in data.mix: leave one of them out; a part of the mix can be "
                 "translations that a model wrote before"

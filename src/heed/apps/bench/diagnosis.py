@@ -14,7 +14,7 @@ from typing import Any
 from heed.backends.choice import fastest_precision, packs
 from heed.backends.kernels import KernelsReport, kernels_report, one_sentence_threads
 from heed.runs.recipe import read_recipe
-from heed.runtime.cores import fast_cores
+from heed.runtime.cores import fast_cores, n_cores
 from heed.runtime.device import cache_folder, choose_machine, n_threads, native_kernels, processor, search_device
 from heed.runtime.instruction_sets import chosen_set, forced, processor_features, sets_of
 from heed.runtime.process_tuning import torch_folder
@@ -182,9 +182,8 @@ def _faster(kernels: KernelsReport) -> list[str]:
     most = sets_of(processor_features())[-1]
     if forced() and most != chosen_set():
         changes.append(f"unset HEED_ISA: this processor has {most.name}")
-    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if os.environ.get("OMP_NUM_THREADS") and n_threads() < cpus:
-        changes.append(f"unset OMP_NUM_THREADS: {n_threads()} of {cpus} CPUs compute")
+    if os.environ.get("OMP_NUM_THREADS") and n_threads() < n_cores():
+        changes.append(f"unset OMP_NUM_THREADS: {n_threads()} of {n_cores()} CPUs compute")
     has_gpu = shutil.which("nvidia-smi") or Path("/dev/nvidia0").exists()
     if has_gpu and torch_folder() is not None and _torch()["build"] == "CPU":
         changes.append("install PyTorch's CUDA build: this one does not use the GPU here")

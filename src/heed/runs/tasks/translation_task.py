@@ -149,20 +149,22 @@ class TranslationTask:
             assert data.train is not None and data.dev is not None  # Recipe checks it
             tests = {name: _file_pair(names, f"data.tests.{name}") for name, names in data.tests.items()}
             dev = _file_pair(data.dev, "data.dev") if isinstance(data.dev, list) else _split_off(Path())
-            train = training_files(data.train, src=data.src, tgt=data.tgt, report=partial(self._say_once, corpora))
+            train = training_files(
+                data.train, src=data.src, tgt=data.tgt, report=partial(self._say_once, corpora.report)
+            )
             files = TextFiles(train=train, dev=dev, tests=tests, dev_split=data.dev_split)
         files = replace(files, n_given=len(files.train))
         files = replace(files, train=(*files.train, *added))
         return files if data.mixture is None else self._with_parts(files, data.mixture, corpora, fetching=fetching)
 
-    def _say_once(self, corpora: Corpora, line: str) -> None:
+    def _say_once(self, report: Report, line: str) -> None:
         if line not in self._reported:
             self._reported.add(line)
-            corpora.report(line)
+            report(line)
 
     def _files_of_parts(self, corpora: Corpora) -> dict[str, Sequence[FilePair]]:
         """The files of the parts of a mix that name some."""
-        data, report = self.recipe.data, partial(self._say_once, corpora)
+        data, report = self.recipe.data, partial(self._say_once, corpora.report)
         return {
             part.name: training_files(part.train, src=data.src, tgt=data.tgt, setting="data.mix", report=report)
             for part in data.mix
@@ -239,14 +241,8 @@ class TranslationTask:
 
     def _tokenization(self, references: list[str], report: Report) -> Tokenization:
         """BLEU's. Whatever there is to say of it is reported once."""
-
-        def report_once(line: str) -> None:
-            if line not in self._reported:
-                self._reported.add(line)
-                report(line)
-
         data, choice = self.recipe.data, self.recipe.evaluation.tokenize
-        return choose_tokenization(choice, references, language=data.tgt, report=report_once)
+        return choose_tokenization(choice, references, language=data.tgt, report=partial(self._say_once, report))
 
     def next_commands(self, model_folder: Path, files: TextFiles) -> list[str]:
         """To translate a sentence, to score the translations of a set, to serve the model."""
