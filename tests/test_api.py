@@ -148,3 +148,43 @@ def test_names_are_those_of_the_verbs_and_representations_are_short(tmp_path, nu
     assert "alternatives" not in repr(translator.translate("two", n_best=3))
     assert heed.evaluate(translator, ["two"], ["zwei"]).n_lines == 1
     assert heed.bleu(["a b c d"], ["x"], ["a b c d"]).value == pytest.approx(100)
+
+
+class Board:
+    """A tracker with the interface that Trackio and Weights & Biases share, which keeps what it is told."""
+
+    Table = dict
+
+    def __init__(self):
+        self.started: dict[str, object] = {}
+        self.logged: list[tuple[int | None, dict[str, object]]] = []
+        self.ended = 0
+
+    def init(self, **about):
+        self.started = about
+
+    def log(self, numbers, step=None):
+        self.logged.append((step, numbers))
+
+    def finish(self):
+        self.ended += 1
+
+
+@pytest.mark.slow
+def test_a_tracker_gets_settings_curves_and_sample_translations_and_is_always_ended(recipe, tmp_path):
+    board, steps = Board(), []
+    heed.train(recipe, tmp_path / "run", track=board, project="numbers", on_step=lambda r: steps.append(r.step))
+    assert board.started["project"] == "numbers" and board.started["config"]["training"]["max_steps"] == 6
+    curves = [(step, set(numbers)) for step, numbers in board.logged[:-1]]
+    assert [step for step, names in curves if "train/loss" in names] == steps == [2, 4, 6]
+    assert [step for step, names in curves if "dev/greedy_bleu" in names] == [3, 6]
+    samples = board.logged[-1][1]["samples"]
+    known = heed.load(tmp_path / "run" / "model").examples
+    assert [row[0] for row in samples["data"]] == known and len(known) == 3 and board.ended == 1
+
+    def give_up(record: heed.StepRecord) -> None:
+        raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        heed.train(recipe, tmp_path / "other", track=board, on_step=give_up)
+    assert board.ended == 2

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from heed.config import shown
 from heed.data.corpora.download import Corpora
@@ -43,6 +43,8 @@ def train(
     mirror: str | None = None,
     report: Callable[[str], None] = lambda line: None,
     network: "type[Transformer] | None" = None,
+    track: Any = None,
+    project: str = "heed",
 ) -> TrainedRun:
     """Trains what a recipe describes in the run folder `run`, and evaluates it. Called again, it resumes.
 
@@ -58,10 +60,14 @@ def train(
         is loaded with `heed.load(folder, network=…)`. On a CPU it trains in one process, unless its package is
         installed and offers it (docs/explain/extending.md).
 
+    track: the module trackio or wandb, in which the run gets its settings, curves and sample translations, under
+        `project`. Nothing is imported or sent without it.
+
     HeedError is raised for what you can mend, and says how; Stopped after SIGINT, SIGTERM or SIGHUP, when the state is
     saved. Under torchrun the evaluations are the first worker's; the others have none.
     """
     from heed.model.networks import give
+    from heed.runs.tracking import Tracker
     from heed.runs.train import train_recipe
     from heed.training.callbacks import Callbacks
 
@@ -69,12 +75,17 @@ def train(
     wanted = recipe if isinstance(recipe, Recipe) else read_recipe(recipe)
     if network is not None:
         wanted = wanted.model_copy(update={"model": wanted.model.model_copy(update={"network": give(network)})})
-    evaluations = train_recipe(
-        wanted,
-        run,
-        Corpora(Path(corpora), mirror, report),
-        callbacks=Callbacks(on_step, on_validation),
-    )
+    callbacks = Callbacks(on_step, on_validation)
+    if track is None or os.environ.get("RANK", "0") != "0":  # of several processes the first one reports
+        evaluations = train_recipe(wanted, run, Corpora(Path(corpora), mirror, report), callbacks=callbacks)
+    else:
+        tracker, trained = Tracker(track, wanted, run, project=project), None
+        try:
+            callbacks = tracker.callbacks(callbacks)
+            evaluations = train_recipe(wanted, run, Corpora(Path(corpora), mirror, report), callbacks=callbacks)
+            trained = run / "model"
+        finally:
+            tracker.finish(trained)
     return TrainedRun(run / "model", tuple(evaluations))
 
 

@@ -23,7 +23,7 @@ from heed.runtime.python_process import python_command, python_environment
 SHAPES = ("multi30k-en-de", "wmt14-en-de-base", "wmt14-en-de-big")  # recipes whose models differ in width
 WORKERS_OF = "multi30k-en-de"
 NO_TORCH = "not installed; training needs it: pip install 'heed-mt[train]'"
-EXTRAS = ("train", "serve", "exchange", "plots", "tensorboard", "cluster")
+EXTRAS = ("train", "serve", "exchange", "plots", "tensorboard", "track", "cluster")
 
 # Makes both libraries say in their own words which code they chose: they do when they first multiply.
 _LIBRARIES_CHOICE = """
