@@ -8,7 +8,7 @@ from pathlib import Path
 
 from heed.config import validated
 from heed.data.corpora.download import Corpora, Report
-from heed.data.reading.pairs import FilePair
+from heed.data.reading.pairs import FilePair, read_sides
 from heed.data.reading.text_files import TextFiles
 from heed.decoding.translator import Translator
 from heed.evaluation.bleu import exact_matches
@@ -59,7 +59,7 @@ def demo(run: Path, *, report: Report) -> DemoResult:
         machine = choose_machine(recipe.training.precision)
         train_files(RunContext(recipe, run, Corpora(report=report), machine, Workers()), files)
     translator = Translator.load(run / "model")
-    sources, references = map(list, zip(*texts["test"], strict=True))
+    sources, references = read_sides(pairs["test"])  # of an earlier version's run, what that learned to spell
     found = [translation.text for translation in translator.translate(sources)]
     right = [text == reference for text, reference in zip(found, references, strict=True)]
     samples = list(zip(sources, found, right, strict=True))[:N_SAMPLES]
