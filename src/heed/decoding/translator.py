@@ -243,9 +243,10 @@ class Translator(PickledByValue):
                 begins_with = prefixes.next()
                 if any(self.tokenizer.special.unk in piece for piece in pieces):
                     unread.add(f"{name(line_number, line)} ({shown(self._unknown_text(line))})")
-                # Spans cost a second encoding: of few tokens for its letters, no line is strange.
+                # Spans cost a second encoding: of few tokens for its letters, no line is strange. The parts of a
+                # document come in several streams, each of which would tell it.
                 few = 2 * sum(map(len, pieces)) < len(line) - line.count(" ")
-                if not (is_told or few) and is_strange(line, self.tokenizer.src_spans([line])[0]):
+                if not (is_told or few or keep_words) and is_strange(line, self.tokenizer.src_spans([line])[0]):
                     is_told = True
                     known = f"; it knows text such as {', '.join(map(shown, self.examples))}" if self.examples else ""
                     self.report(

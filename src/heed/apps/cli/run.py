@@ -115,6 +115,8 @@ def train(
         values = read_recipe(recipe, settings or [])
     if dry_run:
         _dry_run(values, Corpora(directory, mirror, say), as_json)
+        if seeds is not None:
+            say(f"Each of {seeds} seeds takes that.")
         return
     corpora = Corpora(directory, mirror, say)
     if seeds is not None:
