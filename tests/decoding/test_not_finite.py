@@ -50,6 +50,7 @@ def road(request):
         request.getfixturevalue("without_kernels")
     elif library() is None:
         pytest.skip("no C++ compiler: Heed's kernels are not at hand")
+    return request.param
 
 
 def damaged(model: Transformer, value: float, part: str) -> Transformer:
@@ -67,6 +68,8 @@ def damaged(model: Transformer, value: float, part: str) -> Transformer:
 @pytest.mark.parametrize("value", [math.nan, math.inf, 3e38])
 @pytest.mark.parametrize("how", [{}, {"sampling": SamplingSettings()}, {"constraint": Anything()}])
 def test_a_search_by_damaged_weights_is_an_error(small_model, road, precision, part, value, how):
+    if road == "PyTorch" and precision != "fp32":
+        pytest.skip("only Heed's kernels search in low precision on a CPU")
     model = prepack(damaged(small_model, value, part), precision)
     with pytest.raises(HeedError, match="numbers are not finite"):
         list(search([model], [Source(0, [5, 6, 7]), Source(1, [8])], SPECIAL, DecodingSettings(), **how))

@@ -307,7 +307,7 @@ def test_streams_of_one_translator_may_be_read_in_turns(translator):
 def test_a_pickled_translator_is_the_same_translator(number_tokenizer, precision, positions):
     texts = [english(number) for number in (7, 987_654, 12)] + ["[padding symbol]"]
     model = random_model(len(number_tokenizer), positions=positions)
-    translator = Translator(model, number_tokenizer, precision=precision, copy=False)
+    translator = Translator(model, number_tokenizer, precision=precision)
     expected = results_of(translator, texts)
     again = pickle.loads(pickle.dumps(translator))  # noqa: S301
     assert again.tokenizer == number_tokenizer and again.settings == translator.settings

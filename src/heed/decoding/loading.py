@@ -144,4 +144,5 @@ class PickledByValue:
     models: list[SearchModel]
 
     def __getstate__(self) -> dict[str, Any]:
-        return vars(self) | {"models": pickled_by_value(self.models), "_given": []}
+        lists = {name: value for name, value in vars(self).items() if name in ("models", "_given")}
+        return vars(self) | {name: pickled_by_value(models) for name, models in lists.items()}

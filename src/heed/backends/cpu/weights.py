@@ -92,6 +92,7 @@ def bf16_weight(weight: Floats32, bias: Floats32 | None) -> PackedWeight:
     return PackedWeight(d_in, d_out, panels=panels, bias=_padded_bias(d_out, rounded))
 
 
+@np.errstate(all="ignore")  # numbers that are not finite are found in what they lead to
 def int8_weight(weight: Floats32, bias: Floats32 | None, *, by_relu: bool = False) -> PackedWeight:
     """A weight in whole multiples of an output's step: its largest number / 127, or / 64 where the kernels need that.
 
@@ -145,6 +146,7 @@ def product(x: Floats32, weight: PackedWeight, *, relu: bool = False) -> Floats3
 OUTLIER = 4.0  # times the median: what the largest weight of an input must be to count as one
 
 
+@np.errstate(all="ignore")
 def move_outliers(
     first: Floats32, first_bias: Floats32 | None, second: Floats32
 ) -> tuple[Floats32, Floats32 | None, Floats32]:
