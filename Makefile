@@ -32,6 +32,7 @@ check: .venv/ready-dev
 	@$(MAKE) -j2 --output-sync=target --no-print-directory lint fast-tests
 
 fast-tests: .venv/ready-dev
+	@$(BIN)/python -m tests.test_house
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow and not soak" --hypothesis-profile=few
 
 test: lint

@@ -1,4 +1,7 @@
-"""The shape of the house: public names, what imports torch, that commands in the README exist."""
+"""The shape of the house: public names, what imports torch, that commands in the README exist; and its size.
+
+python -m tests.test_house prints the lines of each room beside the most that it may have.
+"""
 
 import ast
 import os
@@ -16,6 +19,43 @@ from heed.backends.cpu.build import state
 from heed.runs.recipes import recipe_names
 
 PROJECT = Path(__file__).resolve().parents[1]
+SRC = PROJECT / "src" / "heed"
+# The most lines of Python of each room. A change that needs more raises the figure, and its commit says why.
+ROOMS = {
+    "apps/bench": 850,
+    "apps/cli": 3_500,
+    "apps/cluster": 1_210,
+    "apps/documents": 6_830,
+    "apps/exchange": 2_210,
+    "apps/paper": 1_910,
+    "apps/serving": 4_270,
+    "apps/visualization": 670,
+    "backends": 6_140,
+    "data": 6_850,
+    "decoding": 2_210,
+    "evaluation": 1_050,
+    "leases": 1_350,
+    "model": 1_160,
+    "model_folder": 600,
+    "parsing": 1_830,
+    "runs": 2_590,
+    "runtime": 1_520,
+    "text": 2_040,
+    "training": 3_200,
+    "tests": 40_400,
+}
+MOST_LINES_BESIDE_ROOMS = 740
+MOST_OPTIONS = 318  # of all commands, as docs/reference/commands.md lists them
+MOST_SETTINGS = 100  # of a recipe, as docs/reference/settings.md lists them
+LONGEST_FUNCTION = 100  # lines
+# The options of a command are its parameters, one or more lines each; a search's loop is read as one.
+LONGER_FUNCTIONS = {
+    "apps/cli/translation.py:translate": 137,
+    "apps/cli/comparison.py:compare": 114,
+    "apps/cli/serving.py:serve": 106,
+    "decoding/translator.py:stream": 108,
+    "decoding/distinct.py:distinct_search": 106,
+}
 
 
 def test_public_names_load_and_importing_heed_imports_no_torch():
@@ -94,3 +134,42 @@ def test_every_recipe_that_is_named_exists():
     assert len(named) > 10
     for recipe, page in named:
         assert recipe in recipe_names(), f"{page}: {recipe}"
+
+
+def test_no_room_outgrows_its_budget():
+    lines = _lines_of_rooms()
+    assert {room: n for room, n in lines.items() if n > ROOMS[room]} == {}
+    beside = _lines(SRC) - sum(n for room, n in lines.items() if room != "tests")
+    assert beside <= MOST_LINES_BESIDE_ROOMS, "a new room needs a budget"
+
+
+def test_options_and_settings_are_as_many_as_was_agreed():
+    reference = PROJECT / "docs" / "reference"  # which tests/test_docs.py holds to the code
+    for page, most in (("commands.md", MOST_OPTIONS), ("settings.md", MOST_SETTINGS)):
+        rows = re.findall(r"^\| `", (reference / page).read_text(encoding="utf-8"), re.MULTILINE)
+        assert 0 < len(rows) <= most, page
+
+
+def test_functions_are_short():
+    longer = {}
+    for path in SRC.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno is not None:
+                n_lines = node.end_lineno - node.lineno + 1
+                if n_lines > LONGEST_FUNCTION:
+                    longer[f"{path.relative_to(SRC).as_posix()}:{node.name}"] = n_lines
+    assert {name: n for name, n in longer.items() if n > LONGER_FUNCTIONS.get(name, 0)} == {}
+
+
+def _lines(folder: Path) -> int:
+    return sum(len(path.read_text(encoding="utf-8").splitlines()) for path in folder.rglob("*.py"))
+
+
+def _lines_of_rooms() -> dict[str, int]:
+    return {room: _lines(PROJECT / room if room == "tests" else SRC / room) for room in ROOMS}
+
+
+if __name__ == "__main__":
+    for room, n in _lines_of_rooms().items():
+        sys.stdout.write(f"{room:20} {n:7,} of {ROOMS[room]:7,} lines\n")
+    sys.stdout.write(f"{'all of src/heed':20} {_lines(SRC):7,}\n")
