@@ -44,13 +44,13 @@ def hypotheses_of(model, sources, options, *, prefixes=None, n_best=1, n_sentenc
     return [found[number] for number in range(len(sources))]
 
 
-def token_log_probs(models, batch):
+def token_log_probs(models, batch, special=SPECIAL):
     """(sentence, tgt): of every id of tgt_out by the models' mean probability; 0 at padding."""
     pairs = [
         (src[src_mask][:-1].tolist(), tgt[tgt_mask][:-1].tolist())
         for src, src_mask, tgt, tgt_mask in zip(batch.src, batch.src_mask, batch.tgt_out, batch.tgt_mask, strict=True)
     ]
     rows = torch.zeros(batch.tgt_out.shape, dtype=torch.float64)
-    for row, log_probs in zip(rows, pair_log_probs(models, pairs, SPECIAL), strict=True):
+    for row, log_probs in zip(rows, pair_log_probs(models, pairs, special), strict=True):
         row[: len(log_probs)] = torch.tensor(log_probs)
     return rows

@@ -23,7 +23,7 @@ def search(model, sources, *, n_best=1, special=SPECIAL, **changes):
 
 def forced_log_prob(model, source, target_ids, *, special=SPECIAL) -> float:
     batch = make_batch([(source, target_ids)], special, rows=None)
-    return float(token_log_probs([model], batch).double().sum())
+    return float(token_log_probs([model], batch, special).double().sum())
 
 
 SOURCES = [[5, 6, 7], [8], [9, 10, 11, 12, 13, 14], [], [20, 21, 5], [5, 6, 7]]

@@ -506,7 +506,7 @@ def test_recipes_with_faults_are_refused_before_any_work(corpus, heed):
         ("max_steps = 24", 'max_steps = "many"', ["training.max_steps", "'many'"]),
         ("max_steps = 24", "max_steps = -1", ["training.max_steps", "-1"]),
         ("max_steps = 24", "max_steps = 24\ndropout", ["bad.toml", "not valid TOML"]),
-        ('checkpoint_every = "8 steps"', 'checkpoint_every = "often"', ["10 minutes"]),
+        ('checkpoint_every = "8 steps"', 'checkpoint_every = "often"', ['"10 steps"']),
         ("d_model = 32", "d_model = 30", ["d_model=30", "n_heads=4"]),
         ('preset = "tiny"', 'preset = "huge"', ["huge", "base, big"]),
         ('dev = ["dev.en", "dev.de.gz"]', 'dev = ["dev.en"]', ["data.dev needs two files"]),

@@ -22,7 +22,9 @@ from heed.apps.exchange.tokenizers import write_hugging_face_tokenizer
 from heed.apps.exchange.transfer import ImportFormat, import_
 from heed.decoding.translator import Translator
 from heed.errors import HeedError
-from heed.model_folder import ModelCard, ModelFolder, read_weights
+from heed.model_folder import ModelCard, ModelFolder, read_weights, shared_weights
+from heed.model_folder.card import ModelConfig
+from heed.model_folder.modules import folder_of
 from heed.text.sentencepiece import marian_tokenizer, opus_mt_tokenizer
 from heed.text.tokenizer import TokenizerSettings, train_tokenizer
 from heed.text.tokenizer_kinds import AnyTokenizer
@@ -132,7 +134,9 @@ def originals() -> Path:
 
 
 def _model(tokenizer: AnyTokenizer, **changes: str) -> ModelFolder:
-    return ModelFolder(random_network(len(tokenizer), **TINY, **changes), tokenizer, ModelCard("en", "de"))
+    network = random_network(len(tokenizer), **TINY, **changes)
+    config = ModelConfig(network.arch, network.vocab_size, ModelCard("en", "de"))
+    return folder_of(config, shared_weights(network), tokenizer, where=Path("random"))
 
 
 @cache

@@ -23,7 +23,18 @@ from heed.text.tokenizer import Tokenizer, TokenizerSettings, train_tokenizer
 from tests.conftest import OTHERS
 from tests.gpu.conftest import Gpu, architecture
 from tests.gpu.emulation import emulated_cuda
-from tests.gpu.waits import ATTENTION, CHOICE, LOADING, ONCE, PLAIN_SEARCH, SCORING, SEARCH, SLOTS, Places
+from tests.gpu.waits import (
+    ATTENTION,
+    CHOICE,
+    FURTHER_MODELS,
+    LOADING,
+    ONCE,
+    PLAIN_SEARCH,
+    SCORING,
+    SEARCH,
+    SLOTS,
+    Places,
+)
 
 NUMBERS = (7, 42, 305, 90_011, 123_456, 800_000)
 SOURCES, TARGETS = [[words(number) for number in NUMBERS] for words in (english, german)]
@@ -96,7 +107,7 @@ def test_every_search_finds_what_the_cpu_finds(gpu, folders, settings, n_models,
             SOURCES, **options
         )
 
-    expected, found = map(texts_and_scores, on_both(gpu, search, SEARCH))
+    expected, found = map(texts_and_scores, on_both(gpu, search, SEARCH | FURTHER_MODELS))
     assert found[0] == expected[0] and len(found[0][0]) == options.get("n_best", 1)
     assert found[1] == pytest.approx(expected[1], rel=1e-5)  # the order of sums in fp32
 

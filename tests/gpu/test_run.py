@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from heed.backends.reference import ReferenceBackend
+from heed.backends.reference_search import ReferenceSearchBackend
 from heed.config import validated
 from heed.data.corpora.download import Corpora
 from heed.decoding.translator import Translator
@@ -108,7 +108,7 @@ def evaluation(folder: Path, texts: dict[str, list[str]], device: str) -> dict[s
 def test_a_run_has_the_numbers_of_the_cpu_and_waits_in_known_places_alone(gpu, run, texts, monkeypatch):
     """From the corpus to the average's scores, all in fp32. Without dropout, whose random numbers would be others."""
     options = {"precision": "fp32", "model": {"dropout": 0.0}}
-    monkeypatch.setattr(ReferenceBackend, "fastest_precision", lambda self, device: ("fp32", "test"))
+    monkeypatch.setattr(ReferenceSearchBackend, "fastest_precision", lambda self, device: ("fp32", "test"))
     with monkeypatch.context() as patch:
         patch.setenv("HEED_DEVICE", "cpu")
         expected = run("cpu", **options)

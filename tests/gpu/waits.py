@@ -29,6 +29,9 @@ PASSES: Places = {  # in bf16
 LOADING: Places = {
     ("decoding/loading.py", "folder_precision"): "weights, from the CPU's memory where they were checked",
 }
+FURTHER_MODELS: Places = {
+    ("decoding/loading.py", "ready_models"): "the weights of an ensemble's further models",
+}
 SLOTS: Places = {
     ("backends/gpu/search.py", "GpuSearchState._look"): "which sentences are done, once in four steps",
     ("backends/gpu/capture.py", "record"): "the steps so far, before a graph is captured",
