@@ -169,6 +169,10 @@ KERNELS = {
     "bf16": Arithmetic(factor=to_bf16, parameter=to_bf16, decoder=BETWEEN_BF16, kept=to_bf16),
     "int8": Arithmetic(factor=to_whole_steps, weight=to_int8_weights, parameter=to_bf16, kept=to_bf16),
 }
+OPERATIONS = {  # PyTorch's, on a model in bf16: tests/backends/gpu
+    name: replace(arithmetic, encoder=to_bf16, decoder=to_bf16, attention=to_bf16, sums=to_bf16)
+    for name, arithmetic in KERNELS.items()
+}
 
 
 class Truth:

@@ -233,7 +233,8 @@ class Transformer(nn.Module):
         self.encoder_norm = nn.LayerNorm(arch.d_model) if arch.norm == "pre" else nn.Identity()
         self.decoder_norm = nn.LayerNorm(arch.d_model) if arch.norm == "pre" else nn.Identity()
         self.dropout = Dropout(arch.dropout)
-        self._sinusoids = torch.empty(0, arch.d_model)  # grows on demand; not a parameter, never saved
+        # Grows on demand; not a parameter, never saved. On the CPU even where the weights have no values yet.
+        self._sinusoids = torch.empty(0, arch.d_model, device="cpu")
         self._initialise()
 
     def _initialise(self) -> None:

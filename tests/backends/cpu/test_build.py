@@ -60,7 +60,8 @@ def cache(tmp_path) -> Path:
 
 
 def kernels_in(cache: Path) -> list[Path]:
-    return sorted((cache / "heed").glob("kernels-*.so"))
+    """The newest last: those of other versions may lie beside it."""
+    return sorted((cache / "heed").glob("kernels-*.so"), key=lambda path: path.stat().st_mtime)
 
 
 def planted(tmp_path: Path) -> bytes:
@@ -83,7 +84,7 @@ def test_a_kept_library_is_loaded_and_not_made_again(cache):
 
 
 def test_a_damaged_library_is_not_loaded(cache, tmp_path):
-    whole = kernels_in(cache)[0]
+    whole = kernels_in(cache)[-1]
     content = whole.read_bytes()
     third, half = len(content) // 3, len(content) // 2
     damaged = {
