@@ -185,7 +185,7 @@ class SearchBackend(SearchOps, Protocol):
 
 
 def position_bytes(arch: Architecture, number_bytes: int) -> int:
-    """`SearchBackend.bytes_per_position` of a network with keys and values in numbers of so many bytes."""
+    """`SearchBackend.bytes_per_position` of a network whose keys and values take `number_bytes` bytes a number."""
     # Keys and values of all layers, those of one layer twice while its cache grows; ids and ancestors.
     width = arch.n_heads * (arch.key_width + arch.value_width)
     return (arch.decoder_layers + 1) * width * number_bytes + 32

@@ -79,7 +79,7 @@ def choose_machine(precision: Precision = "auto", *, device: str | None = None) 
 
 
 def search_device(device: str | None = None) -> str:
-    """The device of a search, such as cpu or cuda:0: `device`, HEED_DEVICE, or the fastest at hand.
+    """The device of a search, such as cpu or cuda:0: `device`, HEED_DEVICE, or the fastest one available.
 
     PyTorch is imported only where a GPU's driver is there, or another device is asked for. HeedError if it does not
     exist.
@@ -192,7 +192,7 @@ def n_threads() -> int:
 
 
 def set_n_threads(n: int) -> None:
-    """Makes computations on the CPU use so many threads, those of kernels that are loaded later among them."""
+    """Makes computations on the CPU use `n` threads, in kernels that are loaded later too."""
     cores.choose_threads(n)
     if (torch := sys.modules.get("torch")) is not None:
         torch.set_num_threads(n)
