@@ -41,7 +41,7 @@ test: lint
 soak: .venv/ready-dev
 	$(BIN)/python -m tests.soak $(PARTS)
 
-AROUND_PACKAGES := apps/serving apps/documents apps/exchange text evaluation apps/visualization apps/cli test_config.py
+AROUND_PACKAGES := apps/serving apps/documents apps/exchange text evaluation apps/visualization apps/comparison apps/cli test_config.py
 lowest: .venv-lowest/ready
 	OMP_NUM_THREADS=1 .venv-lowest/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not soak" $(AROUND_PACKAGES:%=tests/%)
 

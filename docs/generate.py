@@ -18,7 +18,7 @@ import typer
 from pydantic.fields import FieldInfo
 
 import heed
-from heed.apps.cli import app
+from heed.apps.commands import app
 from heed.config import Settings
 from heed.runs.recipe import Recipe
 

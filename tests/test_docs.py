@@ -13,7 +13,7 @@ import pytest
 from benchmarks import report
 from typer.main import get_command
 
-from heed.apps.cli import app
+from heed.apps.commands import app
 from heed.config import Settings
 from heed.runs.recipe import Recipe
 

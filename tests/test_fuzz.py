@@ -23,7 +23,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heed.apps.cli import main
+from heed.apps.commands import main
 from heed.backends.cpu.build import library
 from heed.data.batches.token_batches import BatchLimits, TokenBatches
 from heed.data.corpus.shard import ParallelCorpus, write_corpus

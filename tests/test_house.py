@@ -22,18 +22,23 @@ PROJECT = Path(__file__).resolve().parents[1]
 SRC = PROJECT / "src" / "heed"
 # The most lines of Python of each room. A change that needs more raises the figure, and its commit says why.
 ROOMS = {
-    "apps/bench": 850,
-    "apps/cli": 3_500,
-    "apps/cluster": 1_210,
-    "apps/documents": 6_830,
-    "apps/exchange": 2_210,
-    "apps/paper": 1_910,
-    "apps/serving": 4_270,
-    "apps/visualization": 670,
+    "apps/bench": 1_020,
+    "apps/cli": 740,
+    "apps/cluster": 1_440,
+    "apps/comparison": 960,
+    "apps/corpora": 120,
+    "apps/documents": 7_000,
+    "apps/exchange": 2_290,
+    "apps/paper": 2_200,
+    "apps/parsing": 200,
+    "apps/serving": 4_450,
+    "apps/training": 380,
+    "apps/translation": 450,
+    "apps/visualization": 590,
     "backends": 6_140,
     "data": 6_850,
     "decoding": 2_210,
-    "evaluation": 1_050,
+    "evaluation": 570,
     "leases": 1_350,
     "model": 1_160,
     "model_folder": 600,
@@ -44,15 +49,15 @@ ROOMS = {
     "training": 3_200,
     "tests": 40_400,
 }
-MOST_LINES_BESIDE_ROOMS = 740
+MOST_LINES_BESIDE_ROOMS = 860  # apps/commands.py and the files directly in src/heed
 MOST_OPTIONS = 318  # of all commands, as docs/reference/commands.md lists them
 MOST_SETTINGS = 100  # of a recipe, as docs/reference/settings.md lists them
 LONGEST_FUNCTION = 100  # lines
 # The options of a command are its parameters, one or more lines each; a search's loop is read as one.
 LONGER_FUNCTIONS = {
-    "apps/cli/translation.py:translate": 137,
-    "apps/cli/comparison.py:compare": 114,
-    "apps/cli/serving.py:serve": 106,
+    "apps/translation/command.py:translate": 137,
+    "apps/comparison/command.py:compare": 114,
+    "apps/serving/command.py:serve": 106,
     "decoding/translator.py:stream": 108,
     "decoding/distinct.py:distinct_search": 106,
 }

@@ -8,8 +8,8 @@ import sys
 import pytest
 from typer.main import get_command
 
-from heed.apps.cli import app
 from heed.apps.cli.guesses import VERBS
+from heed.apps.commands import app
 from heed.config import known_names
 from heed.runs.recipe import Recipe
 from heed.suggestions import ADVICE, SYNONYMS, did_you_mean, names_meant

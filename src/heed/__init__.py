@@ -16,6 +16,8 @@ if TYPE_CHECKING:  # the names of _HOMES, for type checkers and editors
     from heed.api import evaluate as evaluate
     from heed.api import load as load
     from heed.api import train as train
+    from heed.apps.comparison.statistics import Comparison as Comparison
+    from heed.apps.comparison.statistics import compare as compare
     from heed.apps.exchange.transfer import export as export
     from heed.apps.exchange.transfer import import_ as import_
     from heed.decoding.beam import Hypothesis as Hypothesis
@@ -29,8 +31,6 @@ if TYPE_CHECKING:  # the names of _HOMES, for type checkers and editors
     from heed.evaluation.bleu import Score as Score
     from heed.evaluation.bleu import bleu as bleu
     from heed.evaluation.bleu import chrf as chrf
-    from heed.evaluation.system_comparison import Comparison as Comparison
-    from heed.evaluation.system_comparison import compare as compare
     from heed.model.architecture import Architecture as Architecture
     from heed.model.attention_weights import AttentionWeights as AttentionWeights
     from heed.model.transformer import Transformer as Transformer
@@ -54,7 +54,7 @@ if TYPE_CHECKING:  # the names of _HOMES, for type checkers and editors
 _HOMES = {
     "Architecture": "heed.model.architecture",
     "AttentionWeights": "heed.model.attention_weights",
-    "Comparison": "heed.evaluation.system_comparison",
+    "Comparison": "heed.apps.comparison.statistics",
     "DecodingSettings": "heed.decoding.settings",
     "Evaluation": "heed.runs.tasks.evaluation",
     "HeedError": "heed.errors",
@@ -80,7 +80,7 @@ _HOMES = {
     "beam_search": "heed.decoding.beam",
     "bleu": "heed.evaluation.bleu",
     "chrf": "heed.evaluation.bleu",
-    "compare": "heed.evaluation.system_comparison",
+    "compare": "heed.apps.comparison.statistics",
     "evaluate": "heed.api",
     "export": "heed.apps.exchange.transfer",
     "import_": "heed.apps.exchange.transfer",

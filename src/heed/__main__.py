@@ -5,6 +5,6 @@ import sys
 if not sys.flags.safe_path:
     sys.path.pop(0)  # the current folder, whose json.py is the user's
 
-from heed.apps.cli import main
+from heed.apps.commands import main
 
 main()

@@ -15,7 +15,7 @@ import pytest
 import typer
 
 import heed as library_of_heed
-from heed.apps.cli import app
+from heed.apps.commands import app
 from heed.backends.cpu.build import has_int8, has_tiles, library
 from heed.text.numbers import english, german, number_splits
 
@@ -104,7 +104,8 @@ def test_help_answers_for_every_verb_with_an_example_and_without_torch(heed):
         assert done.returncode == 0
         assert not verb or ("Example: " in done.stdout and "heed" in done.stdout.split("Example: ")[1]), verb
     code = (
-        "import sys, heed.apps.cli, typer.testing; typer.testing.CliRunner().invoke(heed.apps.cli.app, ['--help']); "
+        "import sys, typer.testing; from heed.apps.commands import app\n"
+        "typer.testing.CliRunner().invoke(app, ['--help']); "
         "print(sorted(name for name in ('torch', 'numpy') if name in sys.modules))"
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -113,10 +114,10 @@ def test_help_answers_for_every_verb_with_an_example_and_without_torch(heed):
 
 # The commands that measure, for tenths of a second where users' take seconds: what is measured is another test's.
 BRIEFLY = """
-import heed.apps.bench.decoding, heed.apps.bench.training, heed.apps.cli
+import heed.apps.bench.decoding, heed.apps.bench.training, heed.apps.commands
 heed.apps.bench.training.WINDOW_SECONDS = 0.2
 heed.apps.bench.decoding.decoding_speed.__kwdefaults__["seconds"] = 0.5
-heed.apps.cli.main()
+heed.apps.commands.main()
 """
 
 

@@ -165,7 +165,7 @@ def run(environment: Path, place: Path, name: str, *arguments: object, stdin: st
 
 
 def test_the_code_that_runs_is_the_wheels(environment, place):
-    code = "import heed, heed.apps.cli; print(heed.__file__, heed.apps.cli.__file__)"
+    code = "import heed, heed.apps.commands; print(heed.__file__, heed.apps.commands.__file__)"
     shown = run(environment, place, "python", "-c", code)
     assert all(Path(file).is_relative_to(environment) for file in shown.split())
     version = re.search(r'(?m)^version = "(.+)"', (PROJECT / "pyproject.toml").read_text())

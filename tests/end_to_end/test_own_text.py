@@ -104,7 +104,7 @@ def test_the_preset_follows_the_number_of_pairs(tmp_path):
 
 def test_a_model_to_start_from_is_fine_tuned_at_a_tenth_of_the_rate_of_base(tmp_path, monkeypatch, number_tokenizer):
     """Preset tiny's rate would undo what the model has learned."""
-    from heed.apps.cli.run import _recipe_of_files
+    from heed.apps.training.command import _recipe_of_files
     from heed.runs.recipe import recipe_of_text
     from heed.training.schedule import rate_of_step
 

@@ -114,7 +114,7 @@ def test_a_search_loads_no_package_that_it_does_not_use(tmp_path):
     """Also where all are installed."""
     program = (
         "import sys\nsys.argv = ['heed', 'translate', sys.argv[1]]\n"
-        "from heed.apps.cli import app\nfrom heed.apps.cli.process import _run\n_run(app, sys.argv[1:])\n"
+        "from heed.apps.commands import app\nfrom heed.apps.cli.process import _run\n_run(app, sys.argv[1:])\n"
         "import heed.apps.serving.server\nprint(*sys.modules, file=sys.stderr)"
     )
     done = run("-c", program, MODEL)

@@ -11,9 +11,9 @@ from statistics import mean
 
 import pytest
 
+from heed.apps.comparison.statistics import compare
 from heed.errors import HeedError
 from heed.evaluation.comet import comet_scores
-from heed.evaluation.system_comparison import compare
 
 # A COMET model of random weights, with an encoder of its own, so that nothing needs to be downloaded.
 MAKE_MODEL = """

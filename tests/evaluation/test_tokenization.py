@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from sacrebleu import corpus_bleu
 from sacrebleu.metrics import BLEU, TER
 
+from heed.apps.comparison.statistics import compare
 from heed.errors import HeedError
 from heed.evaluation.bleu import bleu
-from heed.evaluation.system_comparison import compare
 from heed.evaluation.tokenization import (
     bleu_metric,
     choose_tokenization,
@@ -162,7 +162,7 @@ def spoiled(lines: list[str], seed: int) -> list[str]:
     ],
 )
 def test_ter_counts_characters_of_text_without_spaces(references, language, expected, mark, monkeypatch):
-    monkeypatch.setattr("heed.evaluation.system_comparison.N_TRIALS", 20)
+    monkeypatch.setattr("heed.apps.comparison.statistics.N_TRIALS", 20)
     hypotheses = spoiled(references, 1)
     by_hand = [references, hypotheses]
     if "char" in mark:
@@ -174,7 +174,7 @@ def test_ter_counts_characters_of_text_without_spaces(references, language, expe
 
 
 def test_ter_counts_the_words_of_tokenised_text(monkeypatch):
-    monkeypatch.setattr("heed.evaluation.system_comparison.N_TRIALS", 20)
+    monkeypatch.setattr("heed.apps.comparison.statistics.N_TRIALS", 20)
     references, hypotheses = ["今天 天气 很 好 。"], ["天气 今天 很 好 。"]
     comparison = compare([("a", references), ("b", hypotheses)], references, tokenize="none", language="zh")
     assert comparison.systems[1].scores["TER"].score == pytest.approx(100 / 5)  # a shift, five words

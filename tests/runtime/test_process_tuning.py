@@ -116,10 +116,10 @@ def test_tune_process_sets_how_threads_wait_unless_the_environment_says_so():
     assert output_of(code, OMP_WAIT_POLICY="passive") == "None passive"
 
 
-@pytest.mark.parametrize("command", ["heed.apps.cli.main()", "runpy.run_module('heed', run_name='__main__')"])
+@pytest.mark.parametrize("command", ["heed.apps.commands.main()", "runpy.run_module('heed', run_name='__main__')"])
 def test_the_command_tunes_its_process_before_torch_is_loaded(command):
     code = (
-        "import os, runpy, sys\nimport heed.apps.cli\nassert 'torch' not in sys.modules\n"
+        "import os, runpy, sys\nimport heed.apps.commands\nassert 'torch' not in sys.modules\n"
         "sys.argv[1:] = ['data', 'list', '--json']\n"
         f"try:\n    {command}\nexcept SystemExit:\n    pass\n"
         "assert 'torch' not in sys.modules\nprint(os.environ['GOMP_SPINCOUNT'])"
@@ -175,8 +175,9 @@ def test_an_optimizer_loads_no_compiler_and_keeps_what_its_methods_do():
 def test_the_command_that_trains_never_loads_the_compiler(tmp_path):
     write_corpus(tmp_path)
     code = (
-        "import sys, heed.apps.cli\nsys.argv[1:] = ['train', 'small.toml', '--set', 'training.max_steps=2']\n"
-        "try:\n    heed.apps.cli.main()\nexcept SystemExit as end:\n    print(end.code, 'torch._dynamo' in sys.modules)"
+        "import sys, heed.apps.commands\nsys.argv[1:] = ['train', 'small.toml', '--set', 'training.max_steps=2']\n"
+        "try:\n    heed.apps.commands.main()\n"
+        "except SystemExit as end:\n    print(end.code, 'torch._dynamo' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
     assert done.stdout.splitlines()[-1] == "0 False", done.stderr

@@ -14,7 +14,7 @@ MAX_BEAM_SIZE = 1000
 class DecodingSettings(Settings):
     """How to search; defaults are the paper's."""
 
-    # The commands' options come from these fields (apps/cli/decoding_options.py), the keywords of `load` too.
+    # The commands' options come from these fields (apps/cli/options.py), the keywords of `load` too.
 
     beam_size: int = Field(
         default=4, ge=1, le=MAX_BEAM_SIZE, description="hypotheses kept for each sentence; 1 is greedy"

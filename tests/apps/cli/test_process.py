@@ -3,8 +3,8 @@
 import pytest
 import typer
 
-from heed.apps.cli import app
 from heed.apps.cli.process import FILES, Verb
+from heed.apps.commands import app
 from heed.errors import HeedError
 
 

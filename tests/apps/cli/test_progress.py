@@ -15,7 +15,8 @@ from heed.runtime.progress import displayed_on, progress
 # The real command line, which shows progress earlier than a user would see it.
 HASTY = """
 import sys
-from heed.apps.cli import main, progress
+from heed.apps.cli import progress
+from heed.apps.commands import main
 progress.BAR_AFTER = progress.FIRST_LINE_AFTER = 0.0
 progress.LOOK_EVERY = 0.01
 main()

@@ -107,12 +107,12 @@ def test_names_of_files_and_options_cannot_forge_a_line_of_heeds(heed):
 
 
 PROGRAM = """
-import sys, heed.apps.cli
-@heed.apps.cli.app.command()
+import sys, heed.apps.commands
+@heed.apps.commands.app.command()
 def broken():
     {statement}
 sys.argv = ["heed", "broken"]
-heed.apps.cli.main()
+heed.apps.commands.main()
 """
 
 

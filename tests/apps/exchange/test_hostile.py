@@ -22,7 +22,8 @@ from tests.apps.exchange.test_marian import LIKE_MARIAN
 from tests.conftest import n_examples
 from tests.text.test_sentencepiece import GERMAN, trained
 
-from heed.apps.cli import app, process
+from heed.apps.cli import process
+from heed.apps.commands import app
 from heed.apps.exchange import huggingface, marian
 from heed.apps.exchange.marian import SETTINGS
 from heed.errors import HeedError

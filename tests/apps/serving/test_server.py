@@ -23,8 +23,8 @@ import deepl
 import httpx
 import pytest
 
-from heed.apps.cli.serving import serve as heed_serve
 from heed.apps.documents.text.translation import LINE_ENDS_AS_SPACES
+from heed.apps.serving.command import serve as heed_serve
 from heed.apps.serving.faults import Fault
 from heed.apps.serving.files import FileStore
 from heed.decoding.translator import Translator

@@ -72,7 +72,7 @@ def test_a_shell_completes_commands_and_options():
 
 
 def test_help_has_every_command_in_one_group_with_its_whole_sentence(heed):
-    from heed.apps.cli import COMMANDS, app
+    from heed.apps.commands import COMMANDS, app
 
     text = heed("--help").stdout
     assert "..." not in text.partition("\n\n")[2] and [title for title in COMMANDS if f"\n{title}:\n" not in text] == []

@@ -209,7 +209,7 @@ def test_the_command_has_as_many_threads_as_it_is_given(tmp_path, text):
         "[tokenizer]\nvocab_size = 600\n"
     )
     code = (
-        "import os, heed.apps.cli\ntry:\n    heed.apps.cli.main()\n"
+        "import os, heed.apps.commands\ntry:\n    heed.apps.commands.main()\n"
         "except SystemExit as end:\n    print(end.code, len(os.listdir('/proc/self/task')))"
     )
 

@@ -144,6 +144,10 @@ class VerbGroup(typer.core.TyperGroup):
             formatter.write_dl([(name, first_sentence(command)) for name, command in self.commands.items()])
 
 
+def verb_group(help: str) -> typer.Typer:
+    return typer.Typer(cls=VerbGroup, help=help, no_args_is_help=True, rich_markup_mode=None)
+
+
 def first_sentence(command: Any) -> str:
     return " ".join((command.help or "").split("\n\n")[0].split()).partition(". ")[0].rstrip(".")
 

@@ -1,4 +1,4 @@
-"""Shared by the verbs: common options, standard input, and printing that is safe for terminals."""
+"""Standard input, and printing that is safe for terminals."""
 
 import json
 import math
@@ -7,47 +7,12 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any, cast
+from typing import IO, Any
 
-import typer
-
-from heed.apps.cli.guesses import complete_recipe, complete_setting
 from heed.data.reading.lines import count_lines_of_standard_input, lines_of_standard_input
 from heed.errors import HeedError
 from heed.runtime.progress import Task, progress
 from heed.text.printable import KEPT_IN_TEXT, is_hidden, printable
-
-if TYPE_CHECKING:
-    from heed.runtime.device import DecodingPrecisionChoice
-
-JSON = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
-Mirror = Annotated[
-    str | None, typer.Option(help="Local folder or URL to take the corpus from, instead of where it was published.")
-]
-Overrides = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set", metavar="NAME=VALUE", help="Override one setting; repeatable.", autocompletion=complete_setting
-    ),
-]
-RecipeName = Annotated[
-    str,
-    typer.Argument(
-        help="A recipe's name (heed recipe list), a TOML file, or a run folder.", autocompletion=complete_recipe
-    ),
-]
-Directory = Annotated[Path, typer.Option("--dir", help="Folder of downloaded corpora.")]
-
-PrecisionOption = Annotated[
-    str,
-    typer.Option(
-        "--precision",
-        help="fp32, int8, bf16 (on a GPU, or with AMX), or auto: the fastest here. Results in fp32 and int8 do not "
-        "depend on the batch.",
-    ),
-]
-Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 … Default: the fastest available.")]
 
 
 def say(line: str) -> None:
@@ -127,10 +92,3 @@ def standard_input() -> Iterator[str]:
     if sys.stdin is None:
         raise HeedError("standard input is closed; give it text, such as < FILE.")
     return lines_of_standard_input()
-
-
-def decoding_precision(name: str) -> "DecodingPrecisionChoice":
-    """The name, if decoding has this precision; else HeedError lists those it has."""
-    if name not in ("auto", "fp32", "bf16", "int8"):
-        raise HeedError(f"--precision {name}: expected auto, fp32, bf16 or int8.")
-    return cast("DecodingPrecisionChoice", name)

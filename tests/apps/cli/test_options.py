@@ -5,8 +5,9 @@ from typing import get_args
 import pytest
 import typer
 
-from heed.apps.cli import app
-from heed.apps.cli.decoding_options import EVALUATE_RULES, LOADED_RULES, TRANSLATE_RULES, check_options
+from heed.apps.cli.options import check_options
+from heed.apps.commands import app
+from heed.apps.translation.command import EVALUATE_RULES, LOADED_RULES, TRANSLATE_RULES
 from heed.decoding.settings import DecodingSettings
 from heed.errors import HeedError
 

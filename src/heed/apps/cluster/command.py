@@ -1,16 +1,31 @@
-"""heed translate-shards, score-shards: many files in parts, by one process, several, a Slurm array or Ray."""
+"""heed translate-shards, score-shards, back-translate: files in parts, by one process, several, Slurm or Ray."""
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from heed.apps.cli.decoding_options import PENALTY, check_options, with_decoding_options
-from heed.apps.cli.terminal import PrecisionOption, decoding_precision, say
-from heed.decoding.rules import SEARCH_RULES
+from heed.apps.cli.options import (
+    PENALTY,
+    ClusterOption,
+    Directory,
+    Gpus,
+    Mirror,
+    Overrides,
+    Part,
+    PrecisionOption,
+    Threads,
+    Workers,
+    check_options,
+    decoding_precision,
+    sampling_settings,
+    with_decoding_options,
+    workforce_of,
+)
+from heed.apps.cli.terminal import say, show
+from heed.decoding.rules import SEARCH_RULES, Rule
 from heed.decoding.settings import DecodingOptions
-from heed.errors import HeedError
+from heed.runtime.process_tuning import import_torch_for_training
 
 if TYPE_CHECKING:
     from heed.apps.cluster.plan import Task
@@ -35,27 +50,6 @@ Format = Annotated[
 Column = Annotated[str | None, typer.Option(metavar="NAME", help="Column of the texts. Default: text.")]
 AddedPrefix = Annotated[str, typer.Option(help="Begins the names of the columns that are added.")]
 PartLines = Annotated[int, typer.Option(min=1, help="Rows of a part.")]
-Workers = Annotated[
-    int | None,
-    typer.Option(
-        min=0,
-        help="Processes of this machine that share the work, or with --cluster workers of Ray. 0: as many as there is "
-        "room for. Default: this process, or with --cluster 0.",
-    ),
-]
-ClusterOption = Annotated[
-    str,
-    typer.Option(
-        metavar="none|auto|ADDRESS",
-        help="A Ray cluster that shares the work: auto (the one that this machine is part of, else one of its own on "
-        "loopback) or the ADDRESS of one.",
-    ),
-]
-Threads = Annotated[int, typer.Option(min=1, help="Threads of a worker.")]
-Gpus = Annotated[float, typer.Option("--gpus-per-worker", min=0, help="1 for workers on GPUs. 0: on CPUs.")]
-Part = Annotated[
-    str | None, typer.Option("--part", metavar="I/N", help="Only the I-th of N shares of the parts, from 1/N to N/N.")
-]
 MaxErrors = Annotated[
     int, typer.Option(min=0, help="Bad rows to leave out and to list in the folder errors; more end the command.")
 ]
@@ -156,24 +150,81 @@ def _run(
     (estimate if dry_run else make_shards)(options, say)
 
 
-def workforce_of(
-    cluster: str, workers: int | None, part: str | None, *, threads: int | None, gpus: float = 0
-) -> "Workforce":
-    """Who works, by the options that each verb has which shares its work. `--cluster local` is a former spelling."""
-    from heed.leases.workforce import Workforce
+BACK_TRANSLATION_RULES = (
+    Rule(("top_k", "top_p", "seed"), "{these} {needs|need} {sample} TEMPERATURE.", without="sample"),
+    Rule(
+        ("beam_size", "early_stopping", *PENALTY),
+        "{these} {is|are} for search only; leave {it|them} out with {sample}.",
+        beside="sample",
+    ),
+    *SEARCH_RULES,
+)
 
-    if cluster == "local":
-        cluster, workers = "none", workers or 0
-        say(f"--cluster local is --workers {workers} now; its former name is read until the next minor version.")
-    return Workforce(cluster=cluster, n_workers=workers, threads=threads, gpus=gpus, share=_share(part))
 
+@with_decoding_options("beam_size", *PENALTY, "early_stopping", "min_tokens", "max_tokens", "max_extra_tokens")
+def back_translate(
+    recipe: Annotated[str, typer.Argument(help="The recipe of the model that is wanted: a name, or a TOML file.")],
+    mono: Annotated[
+        list[str],
+        typer.Option(
+            "--mono",
+            metavar="PATTERN",
+            help="Text in the target language: files such as 'news/*.gz'; repeatable. Text, JSON Lines or Parquet, by "
+            "their names; the first two also as .gz or .zst.",
+        ),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Folder of all that is made. Default: back-translated/NAME."),
+    ] = None,
+    model: Annotated[
+        Path | None,
+        typer.Option(help="A model of the reverse direction. Default: one is trained on the recipe's own pairs."),
+    ] = None,
+    settings: Overrides = None,
+    tag: Annotated[str, typer.Option(help="The word that marks a translated source.")] = "<~>",
+    column: Column = None,
+    sample: Annotated[
+        float | None, typer.Option(metavar="TEMPERATURE", help="Draw the translations instead of searching.")
+    ] = None,
+    top_k: Annotated[int | None, typer.Option(help="Draw from the K most probable tokens.")] = None,
+    top_p: Annotated[float | None, typer.Option(help="Draw from the fewest tokens of probability P together.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of the draws. Default: 1.")] = None,
+    *,
+    decoding: DecodingOptions,
+    part_lines: Annotated[
+        int, typer.Option(min=1, help="Lines of a part; a kill loses no more of each worker.")
+    ] = 10_000,
+    cluster: ClusterOption = "none",
+    workers: Workers = None,
+    threads: Threads = 1,
+    gpus_per_worker: Gpus = 0,
+    part: Part = None,
+    precision: PrecisionOption = "auto",
+    max_errors: MaxErrors = 100,
+    directory: Directory = Path("corpora"),
+    mirror: Mirror = None,
+) -> None:
+    """Translate text of the target language back, and write a recipe that learns from it too. Run again, it resumes."""
+    check_options(BACK_TRANSLATION_RULES, **decoding, sample=sample, top_k=top_k, top_p=top_p, seed=seed)
+    checked = decoding_precision(precision)
+    import_torch_for_training()
+    from heed.apps.cluster.back_translation import PREFIX, BackTranslation
+    from heed.apps.cluster.back_translation import back_translate as run
+    from heed.apps.cluster.job import ShardOptions
+    from heed.data.corpora.download import Corpora
+    from heed.runs.recipe import read_recipe
 
-def _share(part: str | None) -> tuple[int, int]:
-    """(i, n) of I/N. HeedError unless 1 ≤ i ≤ n."""
-    if part is None:
-        return 1, 1
-    match = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", part)
-    share = (int(match[1]), int(match[2])) if match else (0, 0)
-    if not 1 <= share[0] <= share[1]:
-        raise HeedError(f"--part {part}: expected I/N, from 1/N to N/N, such as 3/10.")
-    return share
+    values = read_recipe(recipe, settings or [])
+    folder = out or Path("back-translated") / Path(recipe).stem
+    sampling = sampling_settings(sample, top_k=top_k, top_p=1.0 if top_p is None else top_p, seed=seed)
+    if sampling is not None:
+        decoding["beam_size"] = 1
+    options = ShardOptions(
+        task="translate", model=Path(), inputs=mono, out="", columns=(column,), output="jsonl", part_lines=part_lines,
+        prefix=PREFIX, workforce=workforce_of(cluster, workers, part, threads=threads, gpus=gpus_per_worker),
+        precision=checked, decoding=decoding, max_errors=max_errors, price=None, sampling=sampling,
+    )  # fmt: skip
+    wanted = BackTranslation(recipe=values, name=recipe, folder=folder, model=model, tag=tag, options=options)
+    if (written := run(wanted, Corpora(directory, mirror, say))) is not None:
+        show(written)

@@ -8,16 +8,12 @@ from typing import Annotated
 import typer
 
 from heed.apps.cli.guesses import complete_corpus
-from heed.apps.cli.process import Verb, VerbGroup
-from heed.apps.cli.terminal import JSON, Directory, Mirror, Overrides, RecipeName, print_json, say, show
+from heed.apps.cli.options import JSON, Directory, Mirror, Overrides, RecipeName
+from heed.apps.cli.process import Verb, verb_group
+from heed.apps.cli.terminal import print_json, say, show
 from heed.text.printable import printable
 
-data_app = typer.Typer(
-    cls=VerbGroup,
-    help="Corpora: list and download those with a name, check any.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+data_app = verb_group("Corpora: list and download those with a name, check any.")
 
 
 @data_app.command("list", cls=Verb, epilog="Example: heed data list")

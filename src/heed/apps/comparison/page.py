@@ -5,7 +5,7 @@ from html import escape
 from importlib import resources
 from pathlib import Path
 
-from heed.evaluation.system_comparison import (
+from heed.apps.comparison.statistics import (
     LOWER_IS_BETTER,
     SIGNIFICANT,
     ComparedScore,
@@ -16,14 +16,14 @@ from heed.evaluation.system_comparison import (
 from heed.runtime.files import whole_file
 from heed.text.printable import KEPT_IN_TEXT, printable
 
-N_COLOURS = 6  # in comparison.html
+N_COLOURS = 6  # in page.html
 WIDTH, HEIGHT, MARGIN = 640, 180, 40  # of a chart of bars, in pixels
 ROW = 26  # of a chart of intervals
 
 
 def write_comparison(path: Path, comparison: Comparison, *, reference: str) -> None:
     """Writes the page. reference: the name of the reference."""
-    template = (resources.files("heed") / "apps" / "visualization" / "comparison.html").read_text(encoding="utf-8")
+    template = (resources.files("heed") / "apps" / "comparison" / "page.html").read_text(encoding="utf-8")
     parts = [
         "<h1>Comparison of translations</h1>",
         f'<p class="quiet">{comparison.n_sentences:,} sentences of {_text(reference)}; systems are compared with the '

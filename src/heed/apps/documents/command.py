@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from heed.apps.cli.decoding_options import with_decoding_options
 from heed.apps.cli.guesses import one_of
+from heed.apps.cli.options import Device, PrecisionOption, decoding_precision, with_decoding_options
 from heed.apps.cli.process import import_torch_if_needed
-from heed.apps.cli.terminal import Device, PrecisionOption, decoding_precision, say
+from heed.apps.cli.terminal import say
 from heed.apps.documents.formats import FORMATS, MAX_BYTES, Format, format_of, translate_document
 from heed.apps.documents.text.atoms import kept_patterns
 from heed.apps.documents.text.terms import read_terms

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from heed.apps.cli.options import JSON, Device, PrecisionOption, Tokenize, decoding_precision
 from heed.apps.cli.process import import_torch_if_needed
-from heed.apps.cli.terminal import JSON, Device, PrecisionOption, decoding_precision, print_json, say, show
-from heed.apps.cli.translation import Tokenize
+from heed.apps.cli.terminal import print_json, say, show
 from heed.errors import HeedError
 from heed.runtime.process_tuning import import_torch
 
 if TYPE_CHECKING:
-    from heed.evaluation.system_comparison import Comparison
+    from heed.apps.comparison.statistics import Comparison
     from heed.runtime.device import DecodingPrecisionChoice
 
 N_PRINTED = 3  # sentences a system that gain most, and as many that lose most; JSON and page have more
@@ -51,10 +51,10 @@ def compare(
     device: Device = None,
 ) -> None:
     """Compare systems with the first one by BLEU, chrF and TER: significance, lengths, word frequencies, sentences."""
+    from heed.apps.comparison.statistics import check_number, check_seed
+    from heed.apps.comparison.statistics import compare as compared
     from heed.data.reading.lines import read_lines
     from heed.evaluation.comet import CometFailed, check_comet
-    from heed.evaluation.system_comparison import check_number, check_seed
-    from heed.evaluation.system_comparison import compare as compared
     from heed.evaluation.tokenization import check_tokenization, choose_tokenization, language_of_file
     from heed.runtime.files import check_target
 
@@ -125,7 +125,7 @@ def compare(
         comparison, failed = compare_by(), error
     try:
         if html is not None:
-            from heed.apps.visualization.comparison_page import write_comparison
+            from heed.apps.comparison.page import write_comparison
 
             write_comparison(html, comparison, reference=str(ref))
             say(f"Wrote {html}")
@@ -199,7 +199,7 @@ def _translate(
 
 
 def _show(comparison: "Comparison") -> None:
-    from heed.evaluation.system_comparison import LOWER_IS_BETTER, statements
+    from heed.apps.comparison.statistics import LOWER_IS_BETTER, statements
 
     systems = comparison.systems
     names = [f"{number} {system.name}" for number, system in enumerate(systems, start=1)]

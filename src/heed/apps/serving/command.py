@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from heed.apps.cli.options import Device, PrecisionOption, decoding_precision
 from heed.apps.cli.process import import_torch_if_needed
-from heed.apps.cli.terminal import Device, PrecisionOption, decoding_precision, say
+from heed.apps.cli.terminal import say
 from heed.errors import HeedError
 from heed.runtime.process_tuning import forget_shapes, share_freed_memory
 

@@ -7,20 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from heed.apps.cli.process import Verb, VerbGroup
-from heed.apps.cli.terminal import JSON, Directory, Mirror, print_json, say, show
+from heed.apps.cli.options import JSON, Directory, Mirror
+from heed.apps.cli.process import Verb, verb_group
+from heed.apps.cli.terminal import print_json, say, show
 from heed.errors import HeedError
 from heed.runtime.process_tuning import import_torch_for_training
 
 if TYPE_CHECKING:
     from heed.apps.paper.result_page import Page
 
-paper_app = typer.Typer(
-    cls=VerbGroup,
-    help="The paper's tables and figures: published and measured on this machine.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+paper_app = verb_group("The paper's tables and figures: published and measured on this machine.")
 Out = Annotated[
     Path | None, typer.Option(help="Folder of the page and its plots, or one FILE.html. Default: print the page.")
 ]

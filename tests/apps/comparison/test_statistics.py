@@ -11,8 +11,8 @@ from sacrebleu.metrics import BLEU, CHRF, TER
 from sacrebleu.significance import PairedTest
 from tests.conftest import n_examples
 
+from heed.apps.comparison.statistics import MAX_SENTENCES, MAX_TER_WORDS, check_number, compare, statements
 from heed.errors import HeedError
-from heed.evaluation.system_comparison import MAX_SENTENCES, MAX_TER_WORDS, check_number, compare, statements
 
 WORDS = "the a dog cat man runs sees sleeps under over house tree red small quickly , .".split()
 lines = st.lists(st.sampled_from([*WORDS, "", "ß", "<b>"]), max_size=6).map(" ".join)
@@ -23,7 +23,7 @@ pairs = st.lists(st.tuples(lines, lines, lines), min_size=1, max_size=12)
 def few_trials(monkeypatch):
     """Enough for what holds with any number of them."""
     monkeypatch.setattr(PairedTest, "_DEFAULT_SAMPLES", {"bs": 20})
-    monkeypatch.setattr("heed.evaluation.system_comparison.N_TRIALS", 20)
+    monkeypatch.setattr("heed.apps.comparison.statistics.N_TRIALS", 20)
 
 
 def corpus(n_lines: int) -> list[str]:
@@ -39,7 +39,7 @@ def spoiled(texts: list[str], share: float, seed: int) -> list[str]:
 
 def test_scores_and_p_values_are_those_of_sacrebleus_paired_test(monkeypatch):
     monkeypatch.setattr(PairedTest, "_DEFAULT_SAMPLES", {"bs": 200, "ar": 1000})
-    monkeypatch.setattr("heed.evaluation.system_comparison.N_TRIALS", 1000)
+    monkeypatch.setattr("heed.apps.comparison.statistics.N_TRIALS", 1000)
     references = corpus(60)
     systems = [(name, spoiled(references, share, seed)) for name, share, seed in
                (("first", 0.2, 2), ("near", 0.19, 3), ("better", 0.05, 4), ("worse", 0.4, 5))]  # fmt: skip
@@ -109,7 +109,7 @@ def test_a_difference_that_only_one_test_finds_significant_is_called_so():
 
 def test_ties_are_no_evidence_where_sacrebleu_counts_only_what_is_larger(monkeypatch):
     monkeypatch.setattr(PairedTest, "_DEFAULT_SAMPLES", {"bs": 200, "ar": 2000})
-    monkeypatch.setattr("heed.evaluation.system_comparison.N_TRIALS", 2000)
+    monkeypatch.setattr("heed.apps.comparison.statistics.N_TRIALS", 2000)
     references = corpus(40)
     first = spoiled(references, 0.2, 2)
     three_better = references[:3] + first[3:]

@@ -1,4 +1,4 @@
-"""heed demo, train, average, info: runs and their models."""
+"""heed demo, train, average, info, prepare, recipe: runs, their models and the recipes that come with Heed."""
 
 import os
 import re
@@ -9,7 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from heed.apps.cli.guesses import complete_recipe
-from heed.apps.cli.terminal import JSON, Directory, Mirror, Overrides, print_json, say, show
+from heed.apps.cli.options import (
+    JSON,
+    ClusterOption,
+    Directory,
+    Mirror,
+    Overrides,
+    Part,
+    RecipeName,
+    Workers,
+    workforce_of,
+)
+from heed.apps.cli.process import Verb, verb_group
+from heed.apps.cli.terminal import print_json, say, show
 from heed.config import cut
 from heed.errors import HeedError
 from heed.runtime.process_tuning import import_torch, import_torch_for_training
@@ -302,3 +314,62 @@ def info(
         if isinstance(content, dict):
             for name, value in content.items():
                 show(f"  {name}: {value:,}" if type(value) is int else f"  {name}: {value}")
+
+
+def prepare(
+    recipe: RecipeName,
+    settings: Overrides = None,
+    run: Annotated[
+        Path | None, typer.Option("--run", "--run-folder", help="Run folder. Default: runs/NAME of the recipe.")
+    ] = None,
+    directory: Directory = Path("corpora"),
+    mirror: Mirror = None,
+    workers: Workers = None,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Threads of a worker. Default: an equal share of this machine's cores.")
+    ] = None,
+    cluster: ClusterOption = "none",
+    part: Part = None,
+) -> None:
+    """Prepare a run's text before it is trained, by many workers if it is large. Run again, it resumes.
+
+    Corpora of more than 10 million pairs, and others if data.shard_pairs is set, are kept in shards.
+    """
+    from heed.data.corpora.download import Corpora
+    from heed.runs.prepare import prepare_run
+    from heed.runs.recipe import is_run_folder, read_recipe
+
+    run = run or (Path(recipe) if is_run_folder(recipe) else Path("runs") / Path(recipe).stem)
+    values = read_recipe(recipe, settings or [])
+    workforce = workforce_of(cluster, workers, part, threads=threads)
+    if workforce.is_this_process and threads is not None:
+        os.environ["RAYON_NUM_THREADS"] = str(threads)  # of the tokenizer, which starts them when it is first used
+    if prepare_run(values, run, Corpora(directory, mirror, say), workforce):
+        show(f"Prepared: {run / 'data'}")
+
+
+recipe_app = verb_group("Recipes that come with Heed.")
+
+
+@recipe_app.command("list", cls=Verb, epilog="Example: heed recipe list")
+def recipe_list(as_json: JSON = False) -> None:
+    """List the names that heed train knows."""
+    from heed.runs.recipes import recipe_names, recipe_title
+
+    titles = {name: recipe_title(name) for name in recipe_names()}
+    if as_json:
+        print_json([{"name": name, "title": title} for name, title in titles.items()])
+        return
+    width = max(map(len, titles))
+    for name, title in titles.items():
+        show(f"{name:{width}}  {title}")
+
+
+@recipe_app.command("show", cls=Verb, epilog="Example: heed recipe show multi30k-en-de > my.toml")
+def recipe_show(
+    name: Annotated[str, typer.Argument(help="A name that `heed recipe list` shows.", autocompletion=complete_recipe)],
+) -> None:
+    """Print a recipe, as a starting point for your own."""
+    from heed.runs.recipes import recipe_text
+
+    print(recipe_text(name), end="")

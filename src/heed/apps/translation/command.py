@@ -8,15 +8,21 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
-from heed.apps.cli.decoding_options import (
-    EVALUATE_RULES,
-    LOADED_RULES,
+from heed.apps.cli.guesses import one_of
+from heed.apps.cli.options import (
+    JSON,
     PENALTY,
-    TRANSLATE_RULES,
+    Device,
+    PrecisionOption,
+    Tokenize,
     check_options,
+    decoding_precision,
+    sampling_settings,
     with_decoding_options,
 )
-from heed.apps.cli.document_files import (
+from heed.apps.cli.process import import_torch_if_needed
+from heed.apps.cli.terminal import print_json, print_text, printing_progress, say, show, standard_input
+from heed.apps.documents.command import (
     Attributes,
     Cues,
     Glossary,
@@ -27,43 +33,68 @@ from heed.apps.cli.document_files import (
     read_document_from_standard_input,
     read_glossary,
 )
-from heed.apps.cli.guesses import one_of
-from heed.apps.cli.process import import_torch_if_needed
-from heed.apps.cli.terminal import (
-    JSON,
-    Device,
-    PrecisionOption,
-    decoding_precision,
-    print_json,
-    print_text,
-    printing_progress,
-    say,
-    show,
-    standard_input,
-)
 from heed.apps.documents.text.atoms import kept_patterns
-from heed.decoding.rules import SEARCH_RULES
-from heed.decoding.settings import DecodingOptions
+from heed.decoding.rules import SEARCH_RULES, Rule
+from heed.decoding.settings import DecodingOptions, DecodingSettings
 from heed.errors import HeedError
 
 if TYPE_CHECKING:
-    from heed.decoding.settings import SamplingSettings
     from heed.decoding.translator import Translation
     from heed.runs.tasks.evaluation import Evaluation
     from heed.runtime.device import DecodingPrecisionChoice
     from heed.text.tokenizer_kinds import AnyTokenizer
 
-Tokenize = Annotated[
-    str,
-    typer.Option(
-        help="BLEU's tokenisation, as sacrebleu names it: 13a for raw text, none for tokenised text. auto: 13a, or "
-        "another if the target language is written without spaces."
-    ),
-]
-
-
 MODELS_HELP = "A model folder, or several of one vocabulary as an ensemble."
 Models = Annotated[list[Path], typer.Argument(metavar="MODEL", help=MODELS_HELP)]
+
+
+TRANSLATE_RULES = (
+    *(
+        Rule((option,), f"{{{option}}} is for documents; give {{document_format}} too.", without="document_format")
+        for option in ("language", "keep", "attributes", "glossary", "cues")
+    ),
+    Rule(
+        ("n_best", "scores", "as_json", "prefix", "prefixes", "sample", "mbr", "strict"),
+        "{these} {is|are} for lines; leave out {document_format} or {these}.",
+        beside="document_format",
+    ),
+    Rule(("prefix",), "{prefixes} has a prefix for each line; leave out {prefix}.", beside="prefixes"),
+    Rule(("top_k", "top_p", "seed"), "{these} {needs|need} {sample} TEMPERATURE.", without="sample"),
+    Rule(("utility",), "{utility} needs {mbr} N.", without="mbr"),
+    Rule(("beam_size",), "{mbr=} is the size of the beam too; leave out {beam_size}.", beside="mbr"),
+    Rule(("beam_size",), "{sample} draws {n_best} translations; {beam_size} is for search only.", beside="sample"),
+    Rule(("early_stopping",), "{early_stopping} is for search only; leave it out with {sample}.", beside="sample"),
+    Rule(
+        PENALTY,
+        "{these} {changes|change} only the scores of samples; add {scores} or {as_json}, or leave {it|them} out.",
+        beside="sample",
+        # Scores order --n-best samples, unless --mbr does; --scores and --json show them.
+        when=lambda given: ("n_best" not in given or "mbr" in given) and not given.keys() & {"scores", "as_json"},
+    ),
+    *SEARCH_RULES,
+    Rule(
+        ("n_best",),
+        "{n_best=} needs as many candidates, but {mbr} is {=mbr}; 100 is the most.",
+        beside="mbr",
+        when=lambda given: given["n_best"] > given["mbr"],
+    ),
+)
+# Of what the model's recipe says too.
+LOADED_RULES = (
+    Rule(
+        ("n_best",),
+        "{n_best=} needs a beam of at least {=n_best}, found {=beam_size}; set {beam_size}.",
+        when=lambda given: given["n_best"] > given["beam_size"],
+    ),
+)
+EVALUATE_RULES = (
+    Rule(
+        (*DecodingSettings.model_fields, "device", "precision"),
+        "{hyp} is translated already: leave out {these}, which {says|say} how a model translates.",
+        beside="hyp",
+    ),
+    *SEARCH_RULES,
+)
 
 
 @with_decoding_options("beam_size", *PENALTY, "early_stopping", "min_tokens", "max_tokens", "max_extra_tokens")
@@ -227,19 +258,6 @@ def _print_n_best(translation: "Translation", n_best: int, *, with_scores: bool)
     hypotheses = [(hypothesis.score, hypothesis.text) for hypothesis in translation.alternatives]
     for value, text in hypotheses + [(-math.inf, "")] * (n_best - len(hypotheses)):
         print_text(f"{value:.4f}\t{text}" if with_scores else text)
-
-
-def sampling_settings(
-    temperature: float | None, *, top_k: int | None, top_p: float, seed: int | None
-) -> "SamplingSettings | None":
-    """Those of --sample, or None without it. HeedError for values out of range."""
-    if temperature is None:
-        return None
-    from heed.config import validated
-    from heed.decoding.settings import SamplingSettings
-
-    values = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": 1 if seed is None else seed}
-    return validated(SamplingSettings, values, where="--sample")
 
 
 @with_decoding_options(*PENALTY)

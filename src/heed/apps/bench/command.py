@@ -1,21 +1,19 @@
-"""heed bench: the speed of training, decoding and single kernels on this machine."""
+"""heed bench, doctor: the speed of training, decoding and single kernels on this machine, and what it offers."""
 
 from contextlib import ExitStack
 from typing import Annotated
 
 import typer
 
-from heed.apps.cli.decoding_options import decoding_option
-from heed.apps.cli.process import Verb, VerbGroup
-from heed.apps.cli.terminal import JSON, Device, PrecisionOption, decoding_precision, print_json, say
+from heed.apps.cli.options import JSON, Device, PrecisionOption, decoding_option, decoding_precision
+from heed.apps.cli.process import Verb, verb_group
+from heed.apps.cli.terminal import print_json, say, show
 from heed.decoding.settings import DecodingSettings
 from heed.errors import HeedError
-from heed.runtime.process_tuning import import_torch_for_training
+from heed.runtime.process_tuning import import_torch, import_torch_for_training, torch_folder
 from heed.runtime.progress import progress
 
-bench_app = typer.Typer(
-    cls=VerbGroup, help="Measure speed on this machine.", no_args_is_help=True, rich_markup_mode=None
-)
+bench_app = verb_group("Measure speed on this machine.")
 
 
 @bench_app.command("train", cls=Verb, epilog="Example: heed bench train --preset tiny")
@@ -153,3 +151,25 @@ def bench_kernels(
             flush=True,
         )
     print(f"{n_lost} of them slower than PyTorch's operations.")
+
+
+def doctor(as_json: JSON = False) -> None:
+    """Show what Heed uses on this machine, and what would make it faster: a line or two for a report of a fault.
+
+    Compiles Heed's kernels if they did not come with Heed and that has not happened yet.
+    """
+    if torch_folder() is not None:
+        import_torch()
+    from heed import __version__
+    from heed.apps.bench.diagnosis import diagnosis
+
+    facts = diagnosis(__version__)
+    if as_json:
+        print_json(facts)
+        return
+    for title, content in facts.items():
+        show(f"{title}:" if content else f"{title}: {'nothing' if title == 'faster' else 'none'}")
+        rows = content.items() if isinstance(content, dict) else (("", item) for item in content)
+        for name, value in rows:
+            shown = (", ".join(value) or "none") if isinstance(value, list) else value
+            show(f"  {name}: {shown}" if name else f"  {shown}")

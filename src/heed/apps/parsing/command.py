@@ -7,20 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
-from heed.apps.cli.decoding_options import with_decoding_options
+from heed.apps.cli.options import JSON, Device, PrecisionOption, decoding_precision, with_decoding_options
 from heed.apps.cli.process import import_torch_if_needed
-from heed.apps.cli.terminal import (
-    JSON,
-    Device,
-    PrecisionOption,
-    decoding_precision,
-    print_json,
-    print_text,
-    printing_progress,
-    say,
-    show,
-    standard_input,
-)
+from heed.apps.cli.terminal import print_json, print_text, printing_progress, say, show, standard_input
 from heed.decoding.settings import DecodingOptions
 
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""Commands for named corpora and for checking any text."""

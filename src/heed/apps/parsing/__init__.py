@@ -1,0 +1,1 @@
+"""Commands that parse sentences and score trees."""

@@ -1,0 +1,1 @@
+"""Commands that train, and show what was trained."""

@@ -1,0 +1,1 @@
+"""Commands that translate lines of text and score translations."""
