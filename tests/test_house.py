@@ -35,13 +35,13 @@ ROOMS = {
     "apps/training": 380,
     "apps/translation": 450,
     "apps/visualization": 590,
-    "backends": 6_140,
+    "backends": 6_160,
     "data": 6_850,
     "decoding": 2_210,
     "evaluation": 570,
     "leases": 1_350,
-    "model": 1_160,
-    "model_folder": 600,
+    "model": 1_170,
+    "model_folder": 610,
     "parsing": 1_830,
     "runs": 2_590,
     "runtime": 1_520,
@@ -51,7 +51,7 @@ ROOMS = {
 }
 MOST_LINES_BESIDE_ROOMS = 860  # apps/commands.py and the files directly in src/heed
 MOST_OPTIONS = 318  # of all commands, as docs/reference/commands.md lists them
-MOST_SETTINGS = 100  # of a recipe, as docs/reference/settings.md lists them
+MOST_SETTINGS = 102  # of a recipe, as docs/reference/settings.md lists them
 LONGEST_FUNCTION = 100  # lines
 # The options of a command are its parameters, one or more lines each; a search's loop is read as one.
 LONGER_FUNCTIONS = {

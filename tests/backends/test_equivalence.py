@@ -240,7 +240,8 @@ class Truth:
             positions = self.parameter(f"{side}_positions.weight")[:n]
         else:  # section 3.5
             n_steps = d - 2 if self.arch.positions == "sinusoid-t2t" else d
-            angles = torch.arange(n).double()[:, None] / 10000 ** (torch.arange(0, d, 2).double() / n_steps)
+            places = torch.arange(self.arch.first_position, self.arch.first_position + n).double()
+            angles = places[:, None] / 10000 ** (torch.arange(0, d, 2).double() / n_steps)
             pairs = torch.stack([angles.sin(), angles.cos()], dim=-1)  # (position, rate, 2)
             positions = (pairs if self.arch.positions == "sinusoid" else pairs.transpose(1, 2)).flatten(1)
             positions = self.arithmetic.parameter(positions)
@@ -248,7 +249,8 @@ class Truth:
         words = words.masked_fill((ids < 0)[:, None], 0)  # cut off
         if side == "tgt" and self.arch.decoder_start == "zero":
             words = torch.cat([torch.zeros_like(words[:1]), words[1:]])
-        return keep(words + positions)
+        total = words + positions
+        return keep(self.norm(f"{side}_embedding", total) if self.arch.embedding_norm else total)
 
     def norm(self, name: str, x: Tensor) -> Tensor:
         gain, bias = self.parameter(f"{name}_norm.weight"), self.parameter(f"{name}_norm.bias")
@@ -331,6 +333,8 @@ class Case(NamedTuple):
     attention_bias: bool = False
     output_bias: bool = False
     decoder_start: Literal["bos", "zero"] = "bos"
+    first_position: int = 0
+    embedding_norm: bool = False
     n_more_src_ids: int = 0  # than target ids
     threads: int = 1
     beam: int = 4
@@ -344,7 +348,8 @@ class Case(NamedTuple):
         radius = "" if self.radius is None else f"-radius{self.radius}"
         layers = [f"{self.n_encoder_layers}+{self.n_decoder_layers}"] if self.n_encoder_layers else []
         others = [x for x in (self.activation, self.norm, self.decoder_start) if x not in ("relu", "post", "bos")]
-        others += [name for name in ("attention_bias", "output_bias", "n_more_src_ids") if getattr(self, name)]
+        names = "attention_bias", "output_bias", "first_position", "embedding_norm", "n_more_src_ids"
+        others += [name for name in names if getattr(self, name)]
         kind = "-".join([self.share, f"{self.positions}{radius}", *layers, *others])
         shape = f"{self.n_heads}x{widths}of{self.d_model}-{kind}"
         return f"{shape}-{self.threads}threads-beam{self.beam}"
@@ -397,6 +402,23 @@ CASES = [
     Case(2, 32, 32, 64, share="tgt", n_more_src_ids=23, seed=17, **OTHERS | {"activation": "gelu"}),
     Case(8, 32, 32, 256, share="none", n_more_src_ids=-500, threads=3, beam=1, n_best=1, **OTHERS),
     Case(4, 5, 7, 32, radius=3, threads=3, **OTHERS | {"positions": "learned"}),
+    # M2M100's and mBART's networks, and each of the two settings alone.
+    Case(2, 32, 32, 64, positions="sinusoid-t2t", first_position=2, norm="pre", attention_bias=True, seed=1),
+    Case(
+        2,
+        32,
+        32,
+        64,
+        positions="learned",
+        activation="gelu",
+        norm="pre",
+        attention_bias=True,
+        embedding_norm=True,
+        threads=3,
+        seed=1,
+    ),
+    Case(3, 5, 7, 36, first_position=5, beam=1, n_best=1, seed=1),
+    Case(4, 8, 8, 32, embedding_norm=True, threads=3, seed=1),
 ]
 
 
@@ -409,7 +431,7 @@ def model_of(case: Case) -> Transformer:
         d_v=case.d_v, dropout=0.0, share=case.share, positions=case.positions, radius=case.radius,
         n_encoder_layers=case.n_encoder_layers, n_decoder_layers=case.n_decoder_layers, activation=case.activation,
         norm=case.norm, attention_bias=case.attention_bias, output_bias=case.output_bias,
-        decoder_start=case.decoder_start,
+        decoder_start=case.decoder_start, first_position=case.first_position, embedding_norm=case.embedding_norm,
     )  # fmt: skip
     model = Transformer(arch, case.vocab_size, case.src_vocab_size).eval()
     with torch.no_grad():

@@ -73,6 +73,12 @@ class Architecture(Settings):
         description="position encodings (section 3.5; learned: Table 3 row E); sinusoid-halves: all sines before all "
         "cosines, as in Hugging Face's Marian; sinusoid-t2t: with tensor2tensor's frequencies too, as in Marian",
     )
+    first_position: int = Field(
+        default=0, ge=0, le=1024, description="the position of a sequence's first token in sinusoids; fairseq has 2"
+    )
+    embedding_norm: bool = Field(
+        default=False, description="whether sums of embeddings and positions are normalised, as in mBART"
+    )
     max_positions: int = Field(
         default=1024, ge=1, le=1_048_576, description="longest sequence, in tokens, that learned positions can encode"
     )
@@ -87,13 +93,15 @@ class Architecture(Settings):
     )
 
     @model_validator(mode="after")
-    def _heads_divide_width(self) -> "Architecture":
+    def _fits_together(self) -> "Architecture":
         if self.d_model % 2:
             raise ValueError(f"d_model={self.d_model} is odd; positions need pairs of sine and cosine")
         if (self.d_k is None or self.d_v is None) and self.d_model % self.n_heads:
             raise ValueError(
                 f"d_model={self.d_model} is not a multiple of n_heads={self.n_heads}; change one, or set d_k and d_v"
             )
+        if self.first_position and self.positions == "learned":
+            raise ValueError(f"first_position={self.first_position} has no effect on learned positions; leave it out")
         return self
 
     def shape(self) -> dict[str, Any]:

@@ -126,7 +126,9 @@ def _embedding_fits(module: nn.Embedding, arch: Architecture) -> bool:
 
 def _transformer_fits(module: Transformer, arch: Architecture) -> bool:
     norms = [isinstance(norm, nn.LayerNorm) for norm in (module.encoder_norm, module.decoder_norm)]
-    return module.dropout.rate == arch.dropout and norms == [arch.norm == "pre"] * 2
+    norms += [isinstance(norm, nn.LayerNorm) for norm in (module.src_embedding_norm, module.tgt_embedding_norm)]
+    wanted = [arch.norm == "pre"] * 2 + [arch.embedding_norm] * 2
+    return module.dropout.rate == arch.dropout and norms == wanted
 
 
 def _widths(arch: Architecture) -> tuple[int, int]:

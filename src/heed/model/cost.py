@@ -43,6 +43,8 @@ def weight_shapes(arch: Architecture, vocab_size: int, src_vocab_size: int | Non
         shapes["output.bias"] = (vocab_size,)
     if arch.positions == "learned":
         shapes |= {f"{side}_positions.weight": (arch.max_positions, d) for side in ("src", "tgt")}
+    if arch.embedding_norm:
+        shapes |= {f"{side}_embedding_norm.{vector}": (d,) for side in ("src", "tgt") for vector in ("weight", "bias")}
     # One layer: queries, keys and values of self-attention are one matrix.
     self_attention: dict[str, tuple[int, ...]] = {
         "self_attention.qkv.weight": (2 * keys + values, d),

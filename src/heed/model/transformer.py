@@ -227,6 +227,8 @@ class Transformer(nn.Module):
         if arch.positions == "learned":
             self.src_positions = nn.Embedding(arch.max_positions, arch.d_model)
             self.tgt_positions = nn.Embedding(arch.max_positions, arch.d_model)
+        self.src_embedding_norm = nn.LayerNorm(arch.d_model) if arch.embedding_norm else nn.Identity()
+        self.tgt_embedding_norm = nn.LayerNorm(arch.d_model) if arch.embedding_norm else nn.Identity()
         self.encoder = nn.ModuleList(EncoderLayer(arch) for _ in range(arch.encoder_layers))
         self.decoder = nn.ModuleList(DecoderLayer(arch) for _ in range(arch.decoder_layers))
         # With pre-norm a stack's output is a sum that nothing has normalised.
@@ -336,7 +338,8 @@ class Transformer(nn.Module):
             words = words * keep_mask[..., None]
         if side == "tgt" and start == 0 and self.arch.decoder_start == "zero":
             words = F.pad(words[:, 1:], (0, 0, 1, 0))
-        return self.dropout(words + self.position_table(side, end)[start:end])
+        norm = self.src_embedding_norm if side == "src" else self.tgt_embedding_norm
+        return self.dropout(norm(words + self.position_table(side, end)[start:end]))
 
     def word_dropout_mask(
         self, ids: Int[Tensor, "*axes"], keep_mask: Bool[Tensor, "*axes"] | None = None
@@ -365,7 +368,8 @@ class Transformer(nn.Module):
             return (self.src_positions if side == "src" else self.tgt_positions).weight
         table = self._sinusoids
         if len(table) < n_positions or table.dtype != like.dtype or table.device != like.device:
-            n_rows = max(256, 2 ** math.ceil(math.log2(n_positions)))
+            n_rows, first = max(256, 2 ** math.ceil(math.log2(n_positions))), self.arch.first_position
             with torch.inference_mode(False):  # a table first needed by a search must serve training as well
-                self._sinusoids = table = sinusoid(n_rows, self.arch.d_model, self.arch.positions).to(like)
+                table = sinusoid(first + n_rows, self.arch.d_model, self.arch.positions)[first:]
+                self._sinusoids = table = table.to(like)
         return table

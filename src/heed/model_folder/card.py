@@ -29,6 +29,8 @@ SINCE_0_2 = (
     "output_bias",
     "decoder_start",
     "network",
+    "first_position",
+    "embedding_norm",
 )
 EXAMPLES = "text such as"  # the key of a card's trained_on: three sources of dev, for people who try the model
 IMPORTED_FROM = "imported from"  # what a card's trained_on says of a model of another program

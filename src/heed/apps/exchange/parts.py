@@ -37,6 +37,8 @@ IN_ALL_FORMATS: dict[str, Mapping[Any, Answer] | bool] = {
     **dict.fromkeys(("d_k", "d_v", "dropout", "attention_dropout", "word_dropout", "max_positions"), True),
     "network": {None: True, ...: False},
     "radius": {None: True, ...: "a radius"},
+    "first_position": {0: True, ...: "positions that begin later than at 0"},
+    "embedding_norm": {False: True, True: "a norm of embeddings"},
     "attention_bias": {False: True, True: True},
     "output_bias": {False: True, True: True},
     "share": {"all": True, "tgt": True, "none": True},

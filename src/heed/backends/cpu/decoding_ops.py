@@ -121,7 +121,8 @@ class _Layers:
     def __init__(self, model: PackedModel, stack: Stack, *, first_word: int):
         self._model, self._stack = model, stack  # what lies at the addresses
         self._options = {"activation": ACTIVATIONS[model.arch.activation], "first_word": first_word, "epsilon": EPSILON}
-        self._options |= raw_addresses(**dict(zip(("first_gain", "first_bias"), stack.first_norm, strict=False)))
+        for name, norm in (("first", stack.first_norm), ("embedding", stack.embedding_norm)):
+            self._options |= raw_addresses(**dict(zip((f"{name}_gain", f"{name}_bias"), norm, strict=False)))
         self._array = array("DecoderLayer", [_layer_structure(layer) for layer in stack.layers])
 
     def _step(

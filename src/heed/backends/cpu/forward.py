@@ -186,15 +186,18 @@ def embed(
     if side == "tgt" and model.arch.decoder_start == "zero":
         check_range("embed", "ids", ids, -1 if may_lack else 0, len(table.weight))  # those that are left out as well
         ids, may_lack = ids.where(positions > 0, -1), True
-    return training_ops.embed(
+    norm = model.src_embedding_norm if side == "src" else model.tgt_embedding_norm
+    dropout = model.dropout.effective_rate
+    embedded = training_ops.embed(
         ids,
         positions,
         table.weight,
         position_table,
         scale=math.sqrt(model.arch.d_model),
-        dropout=model.dropout.effective_rate,
+        dropout=0.0 if model.arch.embedding_norm else dropout,
         may_lack=may_lack,
     )
+    return F.dropout(norm(embedded), dropout) if model.arch.embedding_norm else embedded
 
 
 def _embed_sequences(

@@ -54,10 +54,14 @@ class Layer:
 
 @dataclass(frozen=True)
 class Stack:
-    """The layers of an encoder or a decoder; with pre-norm, gain and bias of the norm before the first sub-layer."""
+    """The layers of an encoder or a decoder; gain and bias of the norms before the first sub-layer, where there are.
+
+    These are that of the embeddings, and with pre-norm the first sub-layer's own.
+    """
 
     layers: list[Layer]
     first_norm: tuple[Numbers, ...]
+    embedding_norm: tuple[Numbers, ...]
 
 
 class PackedModel:
@@ -125,8 +129,8 @@ class PackedModel:
             return self._learned[side]
         table = self._sinusoids
         if len(table) < n_positions:
-            n_rows = max(256, 2 ** math.ceil(math.log2(n_positions)))
-            table = sinusoid(n_rows, self.arch.d_model, self.arch.positions)
+            n_rows, first = max(256, 2 ** math.ceil(math.log2(n_positions))), self.arch.first_position
+            table = np.ascontiguousarray(sinusoid(first + n_rows, self.arch.d_model, self.arch.positions)[first:])
             self._sinusoids = table = table if self.dtype == np.float32 else to_bf16(table)
         return table
 
@@ -191,12 +195,18 @@ class _Packer:
         names = [f"{stack}.{i}.{part}_norm" for i in range(len(layers)) for part in parts]
         if self._arch.norm == "pre":
             names.append(f"{stack}_norm")
-        norms = [(self._vector(f"{name}.weight"), self._vector(f"{name}.bias")) for name in names]
+        norms = [self._norm(name) for name in names]
         first_norm = norms.pop(0) if self._arch.norm == "pre" else ()
         fields = [part.removesuffix("_attention") for part in parts]
         behind = [norms[i : i + len(parts)] for i in range(0, len(norms), len(parts))]
         of_layers = [Layer(of, dict(zip(fields, some, strict=True))) for of, some in zip(layers, behind, strict=True)]
-        return Stack(of_layers, first_norm)
+        embedding_norm: tuple[Numbers, ...] = ()
+        if self._arch.embedding_norm:
+            embedding_norm = self._norm("src_embedding_norm" if stack == "encoder" else "tgt_embedding_norm")
+        return Stack(of_layers, first_norm, embedding_norm)
+
+    def _norm(self, name: str) -> tuple[Numbers, Numbers]:
+        return self._vector(f"{name}.weight"), self._vector(f"{name}.bias")
 
     def _vector(self, name: str) -> Numbers:
         return self.stored(self.numbers_of(name))

@@ -31,6 +31,8 @@ SETTINGS: dict[str, dict[object, Answer] | bool] = {
     "network": {None: True},
     "radius": {None: True},
     "positions": {"sinusoid": True, "sinusoid-halves": True, "sinusoid-t2t": True, "learned": True},
+    "first_position": True,
+    "embedding_norm": {False: True, True: True},
     "decoder_start": {"bos": True, "zero": True},
     "share": {"all": True, "tgt": True, "none": True},
 }

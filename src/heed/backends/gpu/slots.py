@@ -131,7 +131,7 @@ class Slots:
         if self._model.arch.decoder_start == "zero":
             words = words.masked_fill((lengths == 0)[:, None, None], 0)
         embedded: Tensor = words + self._positions[lengths.clamp(max=len(self._positions) - 1)][:, None]
-        return embedded
+        return cast(Tensor, self._model.tgt_embedding_norm(embedded))
 
     def reorder(self, parents: Int[Tensor, "place beam"], width: int) -> None:
         """Row b of each of the first places is now what its row parents[b] was."""

@@ -30,6 +30,8 @@ COVERAGE = Coverage(
         "network": {None: True, ...: False},
         "radius": {None: True, ...: "a window of attention (radius)"},
         "positions": {"sinusoid": True, "sinusoid-halves": True, "sinusoid-t2t": True, "learned": True},
+        "first_position": True,
+        "embedding_norm": {False: True, True: "a norm of embeddings"},
         "decoder_start": {"bos": True, "zero": True},
         "share": {"all": True, "tgt": True, "none": True},
     }

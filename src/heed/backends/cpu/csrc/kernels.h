@@ -73,6 +73,7 @@ struct Step {
     int64_t activation;                // an Activation
     int64_t first_word;                // the first position that has a word's embedding, not its position alone: 0 or 1
     const T *first_gain, *first_bias;  // with pre-norm: of the norm before the first sub-layer; else null
+    const T *embedding_gain, *embedding_bias;  // of the norm of embeddings, or null
     Beams beams;
     const int64_t* tokens;
     const T *embedding, *positions;

@@ -133,7 +133,7 @@ public:
           d_(step.d_model),
           team_(team) {}
 
-    // The sum of every row's embedding and position; rows: their numbers.
+    // The sum of every row's embedding and position, normalised where the network has a norm; rows: their numbers.
     void embed(const int64_t* rows) {
         team_.split(n_, [&](int64_t i) {
             const int64_t row = rows[i], place = step_.beams.lengths[row];
@@ -141,6 +141,7 @@ public:
             const float scale = place < step_.first_word ? 0 : step_.scale;
             float* const sum = space_.sum + i * d_;
             for (int32_t j = 0; j < d_; j++) sum[j] = to_float(word[j]) * scale + to_float(position[j]);
+            if (step_.embedding_gain) normalize(sum, step_.embedding_gain, step_.embedding_bias);
             if (step_.first_gain) norm(i, step_.first_gain, step_.first_bias);
             products_.take(i, space_.x + i * d_, d_);
         });
@@ -196,6 +197,10 @@ private:
     void norm(int64_t i, const T* gain, const T* bias) {  // of row i's sum
         float* const row = space_.x + i * d_;
         if (space_.sum != space_.x) std::copy_n(space_.sum + i * d_, d_, row);
+        normalize(row, gain, bias);
+    }
+
+    void normalize(float* row, const T* gain, const T* bias) {
         const Moments of = moments(row, d_, step_.epsilon);
         for (int32_t j = 0; j < d_; j++) row[j] = (row[j] - of.mean) * of.rstd * to_float(gain[j]) + to_float(bias[j]);
     }
