@@ -28,7 +28,7 @@ ROOMS = {
     "apps/comparison": 960,
     "apps/corpora": 120,
     "apps/documents": 7_000,
-    "apps/exchange": 2_290,
+    "apps/exchange": 2_240,
     "apps/paper": 2_200,
     "apps/parsing": 200,
     "apps/serving": 4_450,
@@ -36,7 +36,7 @@ ROOMS = {
     "apps/translation": 450,
     "apps/visualization": 590,
     "backends": 6_160,
-    "data": 6_850,
+    "data": 6_830,
     "decoding": 2_210,
     "evaluation": 570,
     "leases": 1_350,
@@ -47,7 +47,7 @@ ROOMS = {
     "runtime": 1_520,
     "text": 2_040,
     "training": 3_200,
-    "tests": 40_400,
+    "tests": 40_430,
 }
 MOST_LINES_BESIDE_ROOMS = 860  # apps/commands.py and the files directly in src/heed
 MOST_OPTIONS = 318  # of all commands, as docs/reference/commands.md lists them

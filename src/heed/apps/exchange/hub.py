@@ -1,25 +1,16 @@
-"""Models of the Hugging Face hub: the files of one commit, fetched with the hashes that the hub gives for them."""
+"""Models of the Hugging Face hub: the files of one commit, fetched by huggingface_hub, held to the hub's hashes."""
 
-import json
-import os
+import hashlib
 import re
 import shutil
-import urllib.error
-import urllib.request
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
-from heed.config import shown
-from heed.data.corpora.download import NETWORK_FAULTS, Remote, Store
 from heed.errors import HeedError
-from heed.runtime.device import cache_folder
-from heed.runtime.files import whole_file
-from heed.runtime.json_files import json_object, write_json
 
-HUB = "https://huggingface.co"
 OPUS_MT = "Helsinki-NLP"  # whose models may be named without it
 NAME = re.compile(
     r"(?:(?P<owner>\w[\w.-]{0,95})/)?(?P<model>\w[\w.-]{0,95})(?:@(?P<revision>\w[\w./-]{0,199}))?", re.ASCII
@@ -30,10 +21,6 @@ OTHERS = (
     *("config.json", "generation_config.json", "tokenizer_config.json", "tokenizer.json"),
     *("source.spm", "target.spm", "vocab.json", "target_vocab.json", "README.md"),
 )
-MAX_ANSWER_BYTES = 2**24
-MAX_LARGE_BYTES = 2**40  # of a file of weights
-MAX_SMALL_BYTES = 2**26  # of a file that git itself holds; the hub keeps larger ones as LFS
-TRY_AGAIN = "try again later: what has come is kept"
 
 
 @dataclass(frozen=True)
@@ -43,177 +30,139 @@ class HubModel:
     repository: str
     revision: str
 
+    def __str__(self) -> str:
+        return f"{self.repository}@{self.revision}"
+
 
 @dataclass(frozen=True)
 class HubFile:
-    """A file of a commit. sha256: of its bytes, where the hub keeps it as LFS; git_blob: git's hash, elsewhere."""
+    """A file of a commit. hash: SHA-256 of its bytes where the hub keeps it as LFS, else git's hash of it."""
 
     name: str
     n_bytes: int
-    sha256: str | None
-    git_blob: str | None
+    hash: str
+
+    def verify(self, path: Path) -> str:
+        """The name and value of the file's hash. HeedError if it is not the expected one; the file is removed."""
+        with path.open("rb") as file:
+            if len(self.hash) == 64:
+                kind, digest = "sha256", hashlib.file_digest(file, "sha256")
+            else:
+                kind, digest = "git's hash", hashlib.sha1(b"blob %d\0" % path.stat().st_size, usedforsecurity=False)
+                digest.update(file.read())
+        if digest.hexdigest() != self.hash:
+            path.resolve().unlink()  # a link of the cache leads to it
+            path.unlink(missing_ok=True)
+            raise HeedError(
+                f"{path}: {kind} is {digest.hexdigest()}, expected {self.hash}; it was removed; fetch it again."
+            )
+        return f"{kind} {self.hash}"
 
 
 def hub_model(text: str) -> HubModel | None:
     """What `text` names on the hub: OWNER/MODEL or opus-mt-…, with @REVISION behind it. None if it is no such name."""
-    found = NAME.fullmatch(text)
-    if found is None or ".." in text or not (found["owner"] or found["model"].startswith("opus-mt")):
+    match = NAME.fullmatch(text)
+    if match is None or ".." in text or not (match["owner"] or match["model"].startswith("opus-mt")):
         return None
-    return HubModel(f"{found['owner'] or OPUS_MT}/{found['model']}", found["revision"] or "main")
+    return HubModel(f"{match['owner'] or OPUS_MT}/{match['model']}", match["revision"] or "main")
 
 
 def fetch(model: HubModel, *, report: Callable[[str], None]) -> Path:
-    """A folder of Heed's cache with the files of the model's commit, verified; those that are missing are downloaded.
+    """A folder of the hub's cache with the files of the model's commit, verified; missing ones are downloaded.
 
-    HF_ENDPOINT names another hub, HF_TOKEN is sent to it, and with HF_HUB_OFFLINE only what was fetched is used.
+    Cache, login, endpoint and offline mode are those of Hugging Face's programs (HF_HOME, HF_TOKEN, …).
     HeedError if there is no such model, for files that no import reads, and for faults of the network and the disk.
     """
-    offline = os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
+    from huggingface_hub import constants, errors
+    from huggingface_hub.utils import logging
+    from huggingface_hub.utils.tqdm import disable_progress_bars
+
+    if not sys.stderr.isatty():
+        disable_progress_bars()
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    network_fault: Any = errors.HfHubHTTPError.__bases__[0]  # of httpx or requests
+    hub, page = constants.ENDPOINT, f"{constants.ENDPOINT}/{model.repository}"
     try:
-        folder = cache_folder() / "hub" / model.repository.replace("/", "--")
-    except OSError as error:
-        raise HeedError(f"no folder for downloads can be used ({error}); set XDG_CACHE_HOME.") from None
-    listing_path = folder / f"{quote(model.revision, safe='')}.json"
-    if not offline:
-        listing = _ask(model)
-    elif listing_path.is_file():
-        listing = json_object(listing_path, MAX_ANSWER_BYTES)
-    else:
+        return _from_cache(model, report) if constants.HF_HUB_OFFLINE else _from_hub(model, report)
+    except HeedError:
+        raise
+    except errors.RevisionNotFoundError:
+        raise HeedError(f"{model}: the model has no such branch, tag or commit.") from None
+    except errors.GatedRepoError:
+        raise HeedError(f"{model}: gated; accept its terms at {page} and set HF_TOKEN.") from None
+    except (errors.RepositoryNotFoundError, errors.HFValidationError):
+        # The hub does not tell a private model from one that does not exist.
         raise HeedError(
-            f"{model.repository}@{model.revision}: not fetched yet, and HF_HUB_OFFLINE is set; unset it once."
-        )
-    commit, licence, files = _commit(listing, model), _licence(listing), _files(listing, model)
-    target = folder / commit
-    total = sum(file.n_bytes for file in files)
-    report(
-        f"{model.repository} at commit {commit}: {len(files)} files, {total / 1e6:,.1f} MB; licence, as its model card "
-        f"gives it: {licence}."
-    )
-    try:
-        target.mkdir(parents=True, exist_ok=True)
-        missing = sum(file.n_bytes - _n_bytes_there(target / file.name) for file in files)
-        free = shutil.disk_usage(target).free
-        if missing > free:
-            raise HeedError(
-                f"{target}: {missing:,} bytes are still to come, and the disk has {free:,} left; make room."
-            )
-        if not offline:
-            with whole_file(listing_path) as temporary:
-                write_json(temporary, listing)
-    except OSError as error:
-        raise HeedError(f"{target}: cannot be written ({error.strerror or error}).") from None
-    advice = TRY_AGAIN
-    if listing.get("gated"):
-        advice = f"accept its terms at {_endpoint()}/{model.repository} and set HF_TOKEN"
-    for file in files:
-        store = Store(
-            target,
-            corpus=model.repository,
-            report=report,
-            fetching=not offline,
-            max_bytes=file.n_bytes,
-            token=_token(),
-            advice=advice,
-        )
-        address = f"{_endpoint()}/{model.repository}/resolve/{commit}/{file.name}"
-        store.file(Remote(name=file.name, address=address, sha256=file.sha256, is_archive=True, git_blob=file.git_blob))
-        hashed = f"sha256 {file.sha256}" if file.sha256 else f"git's hash {file.git_blob}"
-        report(f"{file.name}: {file.n_bytes:,} bytes, {hashed}, verified.")
-    return target
-
-
-def _n_bytes_there(path: Path) -> int:
-    """Bytes of a file that need no more room: of the whole file, or of what has come of it."""
-    return next((p.stat().st_size for p in (path, path.with_name(path.name + ".part")) if p.is_file()), 0)
-
-
-def _endpoint() -> str:
-    return os.environ.get("HF_ENDPOINT", "").rstrip("/") or HUB
-
-
-def _token() -> str | None:
-    return os.environ.get("HF_TOKEN", "").strip() or None
-
-
-def _ask(model: HubModel) -> dict[str, Any]:
-    """What the hub says of a revision. HeedError says what is wrong with the name, the rights or the network."""
-    name = f"{model.repository}@{model.revision}"
-    address = f"{_endpoint()}/api/models/{model.repository}/revision/{quote(model.revision, safe='')}?blobs=true"
-    try:
-        request = urllib.request.Request(address)
-        if (token := _token()) is not None:
-            request.add_unredirected_header("Authorization", f"Bearer {token}")
-        with urllib.request.urlopen(request, timeout=60) as response:
-            content = response.read(MAX_ANSWER_BYTES + 1)
-    except urllib.error.HTTPError as error:
-        code = error.headers.get("X-Error-Code", "")
-        error.close()
-        if code == "RevisionNotFound":
-            raise HeedError(f"{name}: the model has no such branch, tag or commit.") from None
-        if code == "GatedRepo" or error.code == 403:
-            page = f"{_endpoint()}/{model.repository}"
-            raise HeedError(f"{name}: gated; accept its terms at {page} and set HF_TOKEN.") from None
-        if error.code in (401, 404):  # the hub does not tell a private model from one that does not exist
-            raise HeedError(
-                f"{name}: no such file or folder here, and no such model at {_endpoint()}; for a private one, set "
-                "HF_TOKEN."
-            ) from None
-        raise HeedError(f"{address}: cannot be fetched ({error.reason}); {TRY_AGAIN}.") from None
-    except (*NETWORK_FAULTS, OSError, ValueError) as error:
-        why = getattr(error, "reason", None) or error
-        raise HeedError(
-            f"{name}: no such file or folder here, and {_endpoint()} cannot be reached ({why}); try again later, set "
-            "HF_ENDPOINT to a mirror, or download the model's files elsewhere into a folder and name that folder."
+            f"{model}: no such file or folder here, and no such model at {hub}; for a private one, set HF_TOKEN."
         ) from None
-    try:
-        found = json.loads(content) if len(content) <= MAX_ANSWER_BYTES else None
-    except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
-        raise HeedError(f"{address}: the answer is not the hub's JSON; check HF_ENDPOINT.")
-    return {key: found.get(key) for key in ("sha", "gated", "cardData", "siblings")}
-
-
-def _commit(listing: dict[str, Any], model: HubModel) -> str:
-    commit = listing.get("sha")
-    if not (isinstance(commit, str) and re.fullmatch("[0-9a-f]{40}", commit)):
-        raise HeedError(f"{model.repository}: the hub gives {shown(commit)} as its commit, expected 40 hex digits.")
-    return commit
-
-
-def _licence(listing: dict[str, Any]) -> str:
-    card = listing.get("cardData")
-    found = card.get("license") if isinstance(card, dict) else None
-    return found if isinstance(found, str) else "none"
-
-
-def _files(listing: dict[str, Any], model: HubModel) -> list[HubFile]:
-    """The files that an import reads, in a fixed order. HeedError if one has no hash, or there are no weights."""
-    found: dict[str, HubFile] = {}
-    siblings = listing.get("siblings")
-    for entry in siblings if isinstance(siblings, list) else []:
-        name = entry.get("rfilename") if isinstance(entry, dict) else None
-        if name in (*WEIGHTS, *OTHERS):
-            found[name] = _file(entry, name, model)
-    weights = next((name for name in WEIGHTS if name in found), None)
-    if weights is None or "config.json" not in found:
+    except (network_fault, OSError, RuntimeError, ValueError) as error:  # RuntimeError is hf_xet's
+        why = str(error).partition("\n")[0] or type(error).__name__
         raise HeedError(
-            f"{model.repository}@{model.revision}: has no config.json with {' or '.join(WEIGHTS)}; Heed imports "
-            "MarianMTModel, such as OPUS-MT's models."
+            f"{model}: no such file or folder here, and {hub} cannot be reached or the cache "
+            f"{constants.HF_HUB_CACHE} not be written ({why}); try again later: what has come is kept; set HF_ENDPOINT "
+            "to a mirror, or download the model's files elsewhere into a folder and name that folder."
+        ) from None
+
+
+def _from_hub(model: HubModel, report: Callable[[str], None]) -> Path:
+    from huggingface_hub import HfApi, constants, hf_hub_download, try_to_load_from_cache
+
+    info = HfApi().model_info(model.repository, revision=model.revision, files_metadata=True)
+    card, commit = info.card_data, str(info.sha)
+    files = {
+        entry.rfilename: HubFile(
+            entry.rfilename,
+            (entry.lfs.size if entry.lfs else entry.size) or 0,
+            (entry.lfs.sha256 if entry.lfs else entry.blob_id) or "",
         )
-    return [found[name] for name in (*OTHERS, weights) if name in found]
+        for entry in info.siblings or []
+    }
+    wanted = [files[name] for name in _wanted(files, model)]
+    if without := [file.name for file in wanted if not re.fullmatch("[0-9a-f]{40}|[0-9a-f]{64}", file.hash)]:
+        raise HeedError(f"{model.repository}: the hub gives no hash of {without[0]}; nothing was fetched.")
+    report(
+        f"{model.repository} at commit {commit}: {len(wanted)} files, {sum(f.n_bytes for f in wanted) / 1e6:,.1f} MB; "
+        f"licence, as its model card gives it: {(card and card.license) or 'none'}."
+    )
+    cache = Path(constants.HF_HUB_CACHE)
+    cache.mkdir(parents=True, exist_ok=True)
+    is_there = {
+        f.name: isinstance(try_to_load_from_cache(model.repository, f.name, revision=commit), str) for f in wanted
+    }
+    missing, free = sum(f.n_bytes for f in wanted if not is_there[f.name]), shutil.disk_usage(cache).free
+    if missing > free:
+        raise HeedError(f"{cache}: {missing:,} bytes are still to come, and the disk has {free:,} left; make room.")
+    for file in wanted:
+        # By the revision's name, which the cache then knows offline too.
+        path = Path(hf_hub_download(model.repository, file.name, revision=model.revision))
+        report(f"{file.name}: {file.n_bytes:,} bytes, {file.verify(path)}, verified.")
+    return path.parent
 
 
-def _file(entry: dict[str, Any], name: str, model: HubModel) -> HubFile:
-    lfs = entry.get("lfs")
-    large = lfs if isinstance(lfs, dict) else {}
-    n_bytes, sha256, git_blob = large.get("size", entry.get("size")), large.get("sha256"), entry.get("blobId")
-    bound = MAX_LARGE_BYTES if large else MAX_SMALL_BYTES
-    hash_fits = _is_hex(sha256, 64) if large else _is_hex(git_blob, 40)
-    if not (isinstance(n_bytes, int) and 0 <= n_bytes <= bound and hash_fits):
-        raise HeedError(f"{model.repository}: the hub gives no size and hash of {name}; nothing was fetched.")
-    return HubFile(name, n_bytes, sha256, None if large else git_blob)
+def _from_cache(model: HubModel, report: Callable[[str], None]) -> Path:
+    """The files as they were fetched. The weights came last, so that the others are complete."""
+    from huggingface_hub import try_to_load_from_cache
+
+    paths = {}
+    for name in (*OTHERS, *WEIGHTS):
+        if isinstance(path := try_to_load_from_cache(model.repository, name, revision=model.revision), str):
+            paths[name] = Path(path)
+    if "config.json" not in paths or not paths.keys() & set(WEIGHTS):
+        raise HeedError(f"{model}: not fetched yet, and HF_HUB_OFFLINE is set; unset it once.")
+    for name, path in paths.items():
+        # The cache names a file by its hash and links to it, where the file system has links.
+        blob = path.resolve()
+        if re.fullmatch("[0-9a-f]{40}|[0-9a-f]{64}", blob.name):
+            report(f"{name}: {HubFile(name, blob.stat().st_size, blob.name).verify(path)}, verified.")
+    return paths["config.json"].parent
 
 
-def _is_hex(value: object, n_digits: int) -> bool:
-    return isinstance(value, str) and re.fullmatch(f"[0-9a-f]{{{n_digits}}}", value) is not None
+def _wanted(files: dict[str, HubFile], model: HubModel) -> list[str]:
+    """The files that an import reads, the weights last. HeedError if there are no weights."""
+    weights = next((name for name in WEIGHTS if name in files), None)
+    if weights is None or "config.json" not in files:
+        raise HeedError(
+            f"{model}: has no config.json with {' or '.join(WEIGHTS)}; Heed imports MarianMTModel, such as OPUS-MT's "
+            "models."
+        )
+    return [*(name for name in OTHERS if name in files), weights]

@@ -1,6 +1,6 @@
-"""Downloads, verified and unpacked: of named corpora, and of the files of other models.
+"""Downloads of named corpora, verified and unpacked.
 
-Only this and apps/exchange/hub.py, which asks a hub for its files, reach into the network.
+Only this and apps/exchange/hub.py, which fetches models by huggingface_hub, reach into the network.
 """
 
 import gzip
@@ -50,6 +50,7 @@ ARCHIVE_FAULTS = (
     *(tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAError),
     *(ValueError, RuntimeError),
 )
+ADVICE = "name a copy with --mirror"  # ends messages about the network
 NETWORK_FAULTS = (urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError)
 
 
@@ -134,16 +135,12 @@ def local_file(folder: Path, text: Text) -> Path:
 
 @dataclass(frozen=True, kw_only=True)
 class Remote:
-    """A file to fetch: of a text the hash is that of its lines, unzipped; of an archive that of its bytes.
-
-    git_blob: in place of sha256, the hash that git has for the file, of its bytes.
-    """
+    """A file to fetch: of a text the hash is that of its lines, unzipped; of an archive that of its bytes."""
 
     name: str
     address: str
     sha256: str | None  # None where nobody published one: then the first download's hash is kept and checked
     is_archive: bool = False
-    git_blob: str | None = None
 
 
 class NotHere(HeedError):
@@ -155,7 +152,6 @@ class Store:
 
     With `fetching` False nothing is fetched, unpacked or written: NotHere names what would be.
     max_bytes: no file of the corpus is larger; a server that sends more is cut off.
-    token: sent to the server that is asked, not to those that it redirects to. advice: ends messages about the network.
     """
 
     def __init__(
@@ -168,12 +164,10 @@ class Store:
         retry_seconds: float = 2.0,
         fetching: bool = True,
         max_bytes: int | None = None,
-        token: str | None = None,
-        advice: str = "name a copy with --mirror",
     ):
         self.folder, self._corpus, self._report = folder, corpus, report
         self._retry_seconds, self._fetching = retry_seconds, fetching
-        self._max_bytes, self._token, self._advice = max_bytes, token, advice
+        self._max_bytes = max_bytes
         self._mirror_folder: Path | None = None
         self._mirror_address: str | None = None
         if mirror is not None and re.match(r"(https?|file)://", mirror):
@@ -192,10 +186,6 @@ class Store:
         if self._mirror_folder is not None:
             raise HeedError(f"--mirror {self._mirror_folder}: neither {remote.name}.gz nor {remote.name} is there.")
         return self._download(remote, self.folder / Path(remote.address).name)
-
-    def file(self, remote: Remote) -> Path:
-        """The path of a file that is kept as it was published."""
-        return self._download(remote, self.folder / remote.name)
 
     def member(self, archive: Remote, member: str) -> Path:
         """The path of a plain text file out of an archive, unpacked once: SGM becomes plain lines, .gz is unzipped."""
@@ -268,7 +258,7 @@ class Store:
                     if permanent or attempt == 3:
                         why = getattr(error, "reason", None) or error
                         raise HeedError(
-                            f"{address}: cannot be fetched ({why}); try again later, or {self._advice}."
+                            f"{address}: cannot be fetched ({why}); try again later, or {ADVICE}."
                         ) from None
                     time.sleep(self._retry_seconds * attempt)
             self._verify(part, remote, remove=True, zipped=target.suffix == ".gz")
@@ -282,8 +272,6 @@ class Store:
         """Appends to `part` what is still missing; starts again where the server knows no ranges."""
         done = part.stat().st_size if _is_there(part) else 0
         request = urllib.request.Request(address, headers={"Range": f"bytes={done}-"} if done else {})
-        if self._token is not None:
-            request.add_unredirected_header("Authorization", f"Bearer {self._token}")
         try:
             response = urllib.request.urlopen(request, timeout=60)
         except urllib.error.HTTPError as error:
@@ -316,23 +304,21 @@ class Store:
             part.unlink(missing_ok=True)
             raise HeedError(
                 f"{address}: sends {n_bytes:,} bytes or more, expected {bound:,} at most; what had come was removed; "
-                f"{self._advice}."
+                f"{ADVICE}."
             )
 
     def _verify(self, path: Path, remote: Remote, *, remove: bool = False, zipped: bool | None = None) -> None:
         """HeedError if a file's hash is not the expected one; `remove` deletes it, so that the next run starts anew."""
-        expected, kind = (remote.sha256, "sha256") if remote.git_blob is None else (remote.git_blob, "git's hash")
-        if expected is None:
+        if remote.sha256 is None:
             self._report(f"{remote.name}: no published checksum is known; its own is recorded.")
             return
         zipped = path.suffix == ".gz" if zipped is None else zipped
-        is_blob = remote.git_blob is not None
-        found = _git_blob(path) if is_blob else _sha256(path, unzip=zipped and not remote.is_archive)
-        if found != expected:
+        found = _sha256(path, unzip=zipped and not remote.is_archive)
+        if found != remote.sha256:
             if remove:
                 path.unlink()
             kept = "it was removed; fetch it again" if remove else "put the published file there"
-            raise HeedError(f"{path}: {kind} is {found}, expected {expected}; {kept}.")
+            raise HeedError(f"{path}: sha256 is {found}, expected {remote.sha256}; {kept}.")
 
     def _note_hash(self, marker: Path, target: Path) -> None:
         with whole_file(marker) as temporary:
@@ -389,15 +375,6 @@ def _sha256(path: Path, *, unzip: bool) -> str:
         return "of a damaged gzip file"
     except OSError as error:
         raise HeedError(f"{path}: cannot be read ({error.strerror}).") from None
-
-
-def _git_blob(path: Path) -> str:
-    """The name that git gives a file's content: SHA-1 of its length and its bytes."""
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise HeedError(f"{path}: cannot be read ({error.strerror}).") from None
-    return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
 
 
 class _Entry(tarfile.TarInfo):
