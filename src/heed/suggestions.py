@@ -74,7 +74,7 @@ ADVICE = {
 
 
 def names_meant(name: str, known: Sequence[str], *, cutoff: float = 0.6) -> list[str]:
-    """Those of the known names that someone may have meant by a name: by meaning, else the one most alike; else none.
+    """The known names that someone may have meant by a name: by meaning, else the one most alike; else none.
 
     Dotted names, as of settings, mean the same if their last parts do, and are alike only if their last parts are.
     cutoff: difflib's, of likeness.
@@ -87,7 +87,7 @@ def names_meant(name: str, known: Sequence[str], *, cutoff: float = 0.6) -> list
 
 
 def names_of_meaning(name: str, known: Sequence[str]) -> list[str]:
-    """Those of the known names that mean the same as a name, without any that merely looks alike."""
+    """The known names that mean the same as a name, without any that merely looks alike."""
     word = _word(name)
     ours = [own for own, theirs in SYNONYMS.items() if word in f"{own} {theirs}".split()]
     meant = [word, *(each for names in ours for each in names.split())]

@@ -95,7 +95,7 @@ class Commands(VerbGroup):
 
 
 def _name(command: Any, example: str) -> str:
-    """As it is typed. The example of a group of verbs is its name."""
+    """The name that a user types. The example of a group of verbs is its name."""
     return example if isinstance(command, typer.Typer) else command.__name__.rstrip("_").replace("_", "-")
 
 

@@ -118,7 +118,7 @@ class BeamAccount:
         return self.best_scores[:, -1]
 
     def concat(self, other: "BeamAccount") -> "BeamAccount":
-        """These sentences, then the other's."""
+        """Both accounts' sentences, the other's last."""
         return BeamAccount(
             *(np.concatenate(pair) for pair in zip(vars(self).values(), vars(other).values(), strict=True))
         )

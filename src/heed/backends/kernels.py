@@ -55,7 +55,7 @@ def one_sentence_threads() -> int:
 
 
 def timed_kernels(arch: Architecture, vocab_size: int, *, plain_losses: "PlainLosses") -> "Iterator[TimedKernel]":
-    """As `cpu.timing.timed_kernels`, which imports PyTorch."""
+    """Returns `cpu.timing.timed_kernels`, which imports PyTorch."""
     from heed.backends.cpu import timing
 
     return timing.timed_kernels(arch, vocab_size, plain_losses=plain_losses)

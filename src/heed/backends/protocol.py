@@ -155,7 +155,7 @@ class SearchOps(Protocol):
     def extend_beams(
         self, account: BeamAccount, continuations: Continuations, rules: EndingRules
     ) -> tuple[Ints, Bools]:
-        """As `beam_account.extend`, whose results it has, bit for bit."""
+        """Does what `beam_account.extend` does, with the same results bit for bit."""
 
 
 @runtime_checkable

@@ -44,7 +44,7 @@ class MixPart(Settings):
         return self.train is None and self.corpus is None
 
     def weights(self, n_stages: int) -> list[float] | None:
-        """Of each stage; None without a weight."""
+        """The weight in each stage; None without a weight."""
         if self.weight is None or isinstance(self.weight, list):
             return self.weight
         return [self.weight] * n_stages

@@ -243,7 +243,7 @@ class BeamBatch:
         return self._prefixes.allowed_ids(self.limits - self.lengths)
 
     def take_steps(self, states: Sequence[SearchState], step_limits: StepLimits) -> tuple[Ints, Ints] | None:
-        """As `step`, several times in one call (`SearchState.take_steps`); None if that is impossible here."""
+        """Takes several steps in one call (`SearchState.take_steps`); None if that is impossible here."""
         if len(states) > 1 or self._choice.fused_rules is None:
             return None
         self._make_room()

@@ -38,7 +38,7 @@ def distinct_search(
     n_waiting: Ints | None = None,
     n_searches: int = 1,
 ) -> Iterator[tuple[int, list[Hypothesis]] | None]:
-    """As `search`, but the hypotheses of a sentence spell different texts, each the best of those that spell its text.
+    """Searches for hypotheses that spell different texts, each the best of those that spell its text.
 
     Fewer than n_best where the widest beam, 4 · beam_size, finds no more, or where memory holds no wider one.
 
@@ -152,7 +152,7 @@ def _by_text(
 
 
 def _merge(texts: dict[str, Hypothesis], more: dict[str, Hypothesis]) -> dict[str, Hypothesis]:
-    """These texts and, of more, those that score no higher than the first of these; best first."""
+    """All of `texts` and, of `more`, those that score no higher than the first of `texts`; best first."""
     most = next(iter(texts.values())).score
     added = {text: one for text, one in more.items() if text not in texts and one.score <= most}
     return dict(sorted((texts | added).items(), key=lambda item: -item[1].score))

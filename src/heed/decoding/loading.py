@@ -60,7 +60,7 @@ def folder_precision(
     device_name: str,
     report: Callable[[str], None],
 ) -> DecodingPrecision:
-    """As `choose_precision`, of a folder's model."""
+    """Calls `choose_precision` for a folder's model."""
     model = folder.config.arch if packs(folder.config.arch, device_name) else folder.model.to(device_name)
     return choose_precision(model, precision, device_name=device_name, report=report)
 

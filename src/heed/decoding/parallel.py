@@ -38,7 +38,7 @@ def parallel_search(
     sampling: SamplingSettings | None = None,
     wait: Callable[[], object] = lambda: None,
 ) -> Iterator[Result | None]:
-    """As `distinct_search`, with several searches of `n_sentences` each while many sources are available.
+    """Runs `distinct_search`, several times with `n_sentences` each while many sources are available.
 
     The timing of the threads decides which search takes a source, so use it only where results do not depend on the
     batch.

@@ -28,7 +28,7 @@ class LinePrefixes:
             self._check(len(prefix), len(lines))
 
     def next(self) -> Prefix:
-        """That of the next line."""
+        """The prefix of the next line."""
         if self._all is not None:
             return self._all
         text = next(self._rest, None)

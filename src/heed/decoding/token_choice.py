@@ -25,11 +25,11 @@ class LiveHypotheses(Protocol):
 
     @property
     def lengths(self) -> Ints:
-        """Of each sentence, the ids that its targets have so far."""
+        """The number of ids that each sentence's targets have so far."""
 
     @property
     def limits(self) -> Ints:
-        """Of each sentence, the most ids that they may have."""
+        """The most ids that each sentence's targets may have."""
 
     @property
     def log_probs(self) -> Floats:

@@ -211,7 +211,7 @@ class Translator(PickledByValue):
         keep_words: bool = False,
         task: Task | None = None,
     ) -> Iterator[Translation]:
-        """As `translate`, while the texts come in; memory does not grow with their number.
+        """Translates while the texts come in; memory does not grow with their number. Options as for `translate`.
 
         None in place of a text means that the next one has not arrived yet: earlier texts are translated without
         waiting for it. `texts` may have a method `wait`, which blocks until it arrives.
@@ -328,7 +328,7 @@ class Translator(PickledByValue):
         return sorted(zip(utilities, first, strict=True), key=lambda found: -found[0])
 
     def _join_by_utility(self, source: str, pieces: list[list[tuple[float, Hypothesis]]]) -> Translation:
-        """As `joined`, of hypotheses that have utilities."""
+        """The translation that hypotheses with utilities make; see `joined`."""
         translation = self.joined(source, [[hypothesis for _, hypothesis in piece] for piece in pieces])
         if len(pieces) != 1:
             return translation
@@ -368,7 +368,7 @@ class Translator(PickledByValue):
         ]  # fmt: skip
 
     def _parts(self, text: str) -> list[tuple[Part, list[int]]]:
-        """Of a text that is too long for one search: its parts with their ids."""
+        """The parts, with their ids, of a text that is too long for one search."""
 
         def spans_of(part: str) -> Spans:
             return self.tokenizer.src_spans([part])[0]
@@ -473,11 +473,11 @@ class Translator(PickledByValue):
         return results
 
     def alignment(self, source: str, target: str, *, layer: int | None = None) -> tuple[Link, ...] | None:
-        """As `alignments`, of one pair."""
+        """The alignment of one pair; see `alignments`."""
         return self.alignments([source], [target], layer=layer)[0]
 
     def translate_aligned(self, texts: Sequence[str]) -> list[Translated]:
-        """As `translate`, the best of each that is not blank, with its alignment: for documents."""
+        """The best translation of each text that is not blank, with its alignment: for documents."""
 
         def name(number: int, text: str) -> str:
             return f"the sentence {shown(text[:40] + ' …')}"  # a document has no such line

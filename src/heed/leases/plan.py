@@ -108,7 +108,7 @@ class Examined(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """Of each of its files."""
+        """The number of rows of each of its files."""
         return self.files[0].rows
 
     def offsets(self, row: int) -> tuple[int, ...]:
@@ -125,7 +125,7 @@ class Plan(ABC):
 
     @property
     def rows(self) -> int:
-        """Of all sources."""
+        """The number of rows of all sources."""
         return sum(files[0].rows for files in self.sources)
 
     def rows_of(self, part: int) -> int:
@@ -139,7 +139,7 @@ class Plan(ABC):
 
     @property
     def files(self) -> list[Input]:
-        """Of all sources."""
+        """The files of all sources."""
         return list(chain(*self.sources))
 
     @abstractmethod

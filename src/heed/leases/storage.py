@@ -66,7 +66,7 @@ class Facts:
 
 
 def facts(name: str) -> Facts | None:
-    """Those of a file, None if there is none."""
+    """The facts of a file, or None if it has no sidecar."""
     if not is_url(name):
         try:
             found = Path(name).stat()
@@ -118,7 +118,7 @@ class HashingFile:
         return content
 
     def hexdigest(self) -> str:
-        """Of the whole content; reads what is left."""
+        """The hash of the whole content; reads what is left."""
         while self.read(CHUNK_BYTES):
             pass
         return self._digest.hexdigest()

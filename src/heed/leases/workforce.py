@@ -54,7 +54,7 @@ class Workforce:
         return self.cluster == "none" and self.n_workers in (None, 1)
 
     def part_of_work(self, parts: Iterable[int]) -> list[int]:
-        """Those that are this share's."""
+        """The parts that belong to this share."""
         i, n = self.share
         return [part for part in parts if part % n == i - 1]
 
@@ -247,7 +247,7 @@ class _Actor:
         return True
 
     def attempt(self, part: int) -> dict[str, Any]:
-        """As `Attempts.attempt`."""
+        """Implements `Attempts.attempt`."""
         return self._worker.attempt(part)
 
 
@@ -286,11 +286,11 @@ class RayActors:
         self._awaited: dict[Any, tuple[int, Any, bool]] = {}  # slot, actor, whether it is being started
 
     def cpus(self) -> int:
-        """Those of the cluster."""
+        """The CPUs of the cluster."""
         return int(self._ray.cluster_resources().get("CPU", 0))
 
     def gpus(self) -> int:
-        """Those of the cluster."""
+        """The GPUs of the cluster."""
         return int(self._ray.cluster_resources().get("GPU", 0))
 
     def is_open(self) -> bool:

@@ -97,7 +97,7 @@ class Workload:
     tgt_src: int = 0  # in cross attention
 
     def times(self, n: int) -> "Workload":
-        """That of n passes over the same sentences."""
+        """The work of n passes over the same sentences."""
         return Workload(*(n * count for count in astuple(self)))
 
 

@@ -29,7 +29,7 @@ class Coverage:
         return self.missing_setting(arch) or find_change(model, arch)
 
     def missing_setting(self, arch: Architecture) -> str | None:
-        """As `missing`, of the network that these settings describe."""
+        """What `missing` returns for the network that these settings describe."""
         for name in Architecture.model_fields:
             answers, value = self.settings.get(name, {}), getattr(arch, name)
             if isinstance(answers, bool):

@@ -46,14 +46,14 @@ def prepare_run(recipe: Recipe, run: Path, corpora: Corpora, workforce: Workforc
 
 
 def _given_tokenizer(folder: str | None, run: Path) -> AnyTokenizer | None:
-    """That of the model which a new run starts from, if it starts from one."""
+    """The tokenizer of the model which a new run starts from, if it starts from one."""
     if folder is None or state_names(run / "checkpoints"):
         return lost_tokenizer(run)
     return load_tokenizer(Path(folder) / "tokenizer.json")
 
 
 def lost_tokenizer(run: Path) -> AnyTokenizer | None:
-    """That of a run's newest checkpoint, if RUN/data has been deleted: the text might give another one now."""
+    """The tokenizer of a run's newest checkpoint, if RUN/data was deleted: the text might give another one now."""
     names = state_names(run / "checkpoints")
     if not names or (run / "data" / "tokenizer.json").exists():
         return None

@@ -19,7 +19,7 @@ Group = Mapping[tuple[str, str], list[float]]  # (set, metric) → a value for e
 
 @dataclass(frozen=True)
 class Difference:
-    """Of a group's mean from the first group's. p: two-sided, by Student's t with pooled variance; None without two
+    """A group's mean minus the first group's. p: two-sided, by Student's t with pooled variance; None without two
     seeds in both."""
 
     set: str
@@ -76,7 +76,7 @@ def _scores(folder: Path) -> dict[tuple[str, str], float]:
 
 
 def differences(first: Group, other: Group) -> list[Difference]:
-    """Of the other group's means, for each score that both have."""
+    """The other group's differences from the first, for each score that both have."""
     return [_difference(*key, first[key], other[key]) for key in first if key in other]
 
 

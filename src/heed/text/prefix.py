@@ -34,7 +34,7 @@ class Prefix:
 
     @classmethod
     def of_ids(cls, ids: Sequence[int]) -> "Prefix":
-        """These ids and no others."""
+        """A prefix of these ids and no others."""
         places = np.arange(len(ids) + 1)
         return cls(places, np.array(ids, np.int32), places[1:].astype(np.int32), places[::-1].astype(np.int32))
 

@@ -80,7 +80,7 @@ class DivergenceCheck:
         )
 
     def warning(self) -> str:
-        """That training ends without a model better than the words' frequencies, or an empty string."""
+        """A warning that training ends without a model better than the words' frequencies, or an empty string."""
         if self._state.best_loss <= self._unigram_loss or self._state.step < self._settings.warmup_steps:
             return ""
         return (

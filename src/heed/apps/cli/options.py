@@ -163,7 +163,7 @@ def decoding_precision(name: str) -> "DecodingPrecisionChoice":
 def sampling_settings(
     temperature: float | None, *, top_k: int | None, top_p: float, seed: int | None
 ) -> "SamplingSettings | None":
-    """Those of --sample, or None without it. HeedError for values out of range."""
+    """The settings of --sample, or None without it. HeedError for values out of range."""
     if temperature is None:
         return None
     from heed.config import validated

@@ -83,7 +83,7 @@ def _finite(value: Any) -> Any:
 
 
 def _escape(character: str) -> str:
-    """As JSON writes it in ASCII; json.dumps leaves only DEL as it is."""
+    """The escape that JSON has for a character; json.dumps leaves only DEL as it is."""
     return "\\u007f" if character == "\x7f" else json.dumps(character)[1:-1]
 
 

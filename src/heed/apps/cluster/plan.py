@@ -109,7 +109,7 @@ class WorkPlan(Plan):
 
     @cached_property
     def digest(self) -> str:
-        """Of its identity; every part's sidecar names it."""
+        """The SHA-256 of the plan's identity, which every part's sidecar names."""
         return hashlib.sha256(json.dumps(self.identity(), sort_keys=True).encode()).hexdigest()
 
 

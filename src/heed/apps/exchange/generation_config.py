@@ -111,7 +111,7 @@ def _is_guard(max_tokens: Any) -> bool:
 
 
 def other_settings(generation: Mapping[str, Any], special: SpecialIds) -> dict[str, Any]:
-    """Those that change what `generate` writes, and that DecodingSettings has no field for."""
+    """The settings that change what `generate` writes, and that DecodingSettings has no field for."""
     given = {name: value for name, value in generation.items() if value is not None}
     barred, words = _barred(special), given.get("bad_words_ids")
     if isinstance(words, list):

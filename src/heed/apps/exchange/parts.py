@@ -120,7 +120,7 @@ def interleaving(d_model: int) -> Int[Tensor, " d_model"]:
 
 
 def reorder_channels(parts: Mapping[str, Tensor], order: Int[Tensor, " d_model"]) -> Parts:
-    """The same network with the channels between its sub-layers in another order.
+    """The parts of the same network with the channels between its sub-layers in another order.
 
     Everything that reads them has its inputs reordered, everything that writes them its outputs.
     """

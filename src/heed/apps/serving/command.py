@@ -158,7 +158,7 @@ def _folders_by_pair(models: list[Path], pairs: list[str]) -> dict[tuple[str, st
 
 
 def _check_origin(origin: str) -> str:
-    """As browsers send it. HeedError if it is none: such a one would never match."""
+    """The origin as browsers send it. HeedError for anything else, which would never match."""
     if origin != "*" and not re.fullmatch(_ORIGIN, origin, re.IGNORECASE):
         raise HeedError(
             f"--cors {origin}: expected an origin such as https://example.org without a path, chrome-extension://ID, "

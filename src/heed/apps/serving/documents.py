@@ -156,7 +156,7 @@ async def _detect_pages(
     markup: bytes,
     faults: dict[int, HeedError] | None,
 ) -> list[tuple[str, float]]:
-    """As `Service.detect_source` of the words that are shown; a page that cannot be read is in the target language."""
+    """Calls `Service.detect_source` for the words that are shown; an unreadable page is in the target language."""
     found: list[tuple[str, float]] = []
     for place, page in enumerate(pages, 1):
         try:
@@ -176,7 +176,7 @@ def _page(service: Service, page: str, markup: bytes, place: int, options: Docum
 
 
 async def _detect_document(service: Service, document: Document, target: str, deadline: float) -> tuple[str, float]:
-    """As `Service.detect_source`, of a document's words."""
+    """Calls `Service.detect_source` for a document's words."""
     any_language = next(src for src, _ in service.engines)
     document = replace(document, options=DocumentOptions(language=any_language))
     async with service.in_time(deadline):

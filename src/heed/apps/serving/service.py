@@ -96,7 +96,7 @@ class ApiKeys:
 
     @classmethod
     def read(cls, path: Path) -> "ApiKeys":
-        """Those of a file: the SHA-256 of a key in hexadecimal digits, one a line. HeedError names a line that is
+        """The keys of a file: the SHA-256 of a key in hexadecimal digits, one a line. HeedError names a line that is
         none."""
         try:
             with path.open("rb") as file:

@@ -27,7 +27,7 @@ def best_continuations(
     eos: int,
     k: int,
 ) -> tuple[Floats, Ints]:
-    """As `SearchOps.best_continuations`."""
+    """Implements `SearchOps.best_continuations`."""
     n_sentences, beam = log_probs.shape
     lists, counts = _allowed_lists(allowed, n_sentences * beam)
     values, indices = np.empty((n_sentences, k)), np.empty((n_sentences, k), np.int64)
@@ -58,7 +58,7 @@ def draw(
     top_k: int | None,
     top_p: float,
 ) -> tuple[Ints, Floats]:
-    """As `SearchOps.draw`."""
+    """Implements `SearchOps.draw`."""
     n_rows, vocab = logits.shape
     lists, counts = _allowed_lists(allowed, n_rows)
     ids, log_probs = np.empty(n_rows, np.int64), np.empty(n_rows)
@@ -91,7 +91,7 @@ def log_probs_of(logits: Floats32, ids: Ints) -> Floats:
 
 
 def mean_logits(logits: Sequence[Floats32]) -> Floats32:
-    """As `SearchOps.mean_logits`."""
+    """Implements `SearchOps.mean_logits`."""
     (n_rows, vocab), mean = logits[0].shape, np.empty_like(logits[0])
     of_models = [addresses("mean_logits", logits=(x, mean.shape, np.float32))["logits"] for x in logits]
     parts = ffi.new("float *[]", [ffi.cast("float *", at) for at in of_models])
@@ -139,7 +139,7 @@ def prefix_structures(prefixes: LivePrefixes) -> dict[str, Any]:
 def extend_beams(
     account: BeamAccount, continuations: Continuations, rules: EndingRules
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """As `beam_account.extend` of rows that compete."""
+    """Does what `beam_account.extend` does where rows compete."""
     (n, beam), k = account.last.shape, continuations.ids.shape[1]
     account_structure, rules_structure = account_structures(account, rules)
     at = addresses(

@@ -43,7 +43,7 @@ class Beams:
 
     @cached_property
     def structure(self) -> Structure:
-        """As the kernels take it."""
+        """The C structure that the kernels take."""
         (n_slots, capacity), n_rows, n_active = self.ancestors.shape, len(self.slots), len(self.active)
         at = addresses(
             "decoder_step",
@@ -248,7 +248,7 @@ class DecoderLayers(_Layers):
         prefixes: LivePrefixes,
         step_limits: StepLimits,
     ) -> Bools | None:
-        """As `SearchState.take_steps`; None if a number was not finite. beams: as before the first step. The rest as
+        """Runs `SearchState.take_steps`; None if a number is not finite. beams: before the first step. Others as
         `step` takes it."""
         # What the kernel reads and changes in place.
         n_sentences, beam = account.last.shape

@@ -69,7 +69,7 @@ def encode(
 def decoder_layer(
     layer: DecoderLayer, stream: "ResidualStream", attend_to_target: Attention, attend_to_source: Attention
 ) -> None:
-    """As `DecoderLayer.forward`, of the rows of packed sequences."""
+    """Does what `DecoderLayer.forward` does, for the rows of packed sequences."""
     stream.add(attend_and_project(layer.self_attention, stream.x, attend_to_target))
     source = layer.cross_attention
     stream.add(linear(source.out, attend_to_source(linear(source.q, stream.x))))
@@ -152,7 +152,7 @@ def cross_attention(attention: CrossAttention, memory: Tensor, tgt: PackedSequen
 
 
 def feed_forward(module: FeedForward, x: Tensor) -> Tensor:
-    """As `FeedForward.forward`; training adds the bias and rectifies in one pass."""
+    """Does what `FeedForward.forward` does; training adds the bias and rectifies in one pass."""
     inner = module.inner
     if module.training and module.activation == "relu" and isinstance(inner, nn.Linear):
         hidden = training_ops.bias_relu(training_ops.linear(x, inner.weight, None), inner.bias)

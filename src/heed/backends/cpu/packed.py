@@ -22,7 +22,7 @@ class PackedSequences:
 
     @classmethod
     def from_mask(cls, mask: Bool[Tensor, "sequence position"]) -> "PackedSequences":
-        """Of the positions where the mask is True, which come first in each of its rows."""
+        """The sequences of the positions where the mask is True, which come first in each of its rows."""
         offsets = torch.zeros(len(mask) + 2, dtype=torch.int64)
         torch.cumsum(mask.sum(1), 0, out=offsets[1:-1])
         n_padding = ROW_MULTIPLE - int(offsets[-2]) % ROW_MULTIPLE

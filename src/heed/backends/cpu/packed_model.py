@@ -108,12 +108,12 @@ class PackedModel:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of embeddings, norms, keys and values: float, or 16 bits for bf16."""
+        """The type of embeddings, norms, keys and values: float, or 16 bits for bf16."""
         return self.src_embedding.dtype
 
     @property
     def kv_width(self) -> int:
-        """Of all heads' keys and values."""
+        """The width of all heads' keys and values together."""
         return self.arch.n_heads * (self.arch.key_width + self.arch.value_width)
 
     def position_table(self, side: Side, n_positions: int) -> Numbers:
@@ -148,7 +148,7 @@ class _Packer:
         return weight
 
     def stored(self, x: Floats32) -> Numbers:
-        """As the kernels read what is no factor of a product; a copy."""
+        """A copy in the type in which the kernels read what is no factor of a product."""
         return np.array(x, np.float32) if self._precision == "fp32" else to_bf16(x)
 
     def pack(self, weight: Floats32, bias: str) -> PackedWeight:

@@ -144,7 +144,7 @@ class CpuSearchBackend:
 def _features(
     model: PackedModel, pairs: GivenPairs, *, weights: bool = False
 ) -> tuple[Floats32, NDArray[np.float32] | None]:
-    """As `DecoderLayers.targets`, of pairs."""
+    """Runs `DecoderLayers.targets` on pairs."""
     sources, targets = PackedSentences(pairs.src, pairs.src_lengths), PackedSentences(pairs.tgt_in, pairs.tgt_lengths)
     memories = EncoderLayers(model).encode(sources)
     return DecoderLayers(model).targets(targets, memories, sources, weights=weights)

@@ -31,11 +31,11 @@ def raw_addresses(**tensors: Tensor) -> dict[str, Address]:
 
 
 def check_range(kernel: str, name: str, numbers: Tensor, least: int, end: int) -> None:
-    """As `build.check_range`."""
+    """Calls `build.check_range` for a tensor."""
     addresses(kernel, **{name: (numbers, tuple(numbers.shape), torch.int64)})
     build.check_range(kernel, name, numbers.numpy(), least, end)
 
 
 def kernel(name: str, like: Tensor | None = None) -> Callable[..., None]:
-    """As `build.kernel`, for numbers of this tensor's type."""
+    """Returns `build.kernel` for numbers of this tensor's type."""
     return build.kernel(name, None if like is None else _DTYPES[like.dtype])

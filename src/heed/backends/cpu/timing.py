@@ -37,7 +37,7 @@ PlainLosses = tuple[Callable[..., object], Callable[..., object]]
 
 @dataclass(frozen=True)
 class TimedKernel:
-    """The same work by a kernel and by PyTorch's operations."""
+    """One piece of work, by a kernel and by PyTorch's operations."""
 
     name: str
     use: str  # "search" or "training"

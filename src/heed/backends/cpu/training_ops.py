@@ -341,7 +341,7 @@ def consistent_loss_(
     label_smoothing: float,
     consistency: float,
 ) -> tuple[Float[Tensor, " token"], Float[Tensor, " token"]]:
-    """As `Backend.consistent_loss_`: each thread keeps the probabilities of one token in either pass, and no others."""
+    """Implements `Backend.consistent_loss_`: each thread keeps the probabilities of one token in both passes only."""
     n, vocab_size = len(targets), logits.shape[1]
     loss, nll = torch.empty(n, **IN_FP32), torch.empty(n, **IN_FP32)
     at = addresses(
@@ -381,7 +381,7 @@ def cross_attention(
     widths: list[int],
     dropout: float,
 ) -> Float[Tensor, "token value"]:
-    """As `self_attention`, with queries from one side's sequences, keys and values from the other's."""
+    """Attention with queries from one side's sequences, keys and values from the other's; see `self_attention`."""
     result: Tensor = _Attend.apply(q, kv, tgt, src, n_heads, [q.shape[1], *widths], False, dropout)
     return result
 

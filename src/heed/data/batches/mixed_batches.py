@@ -53,7 +53,7 @@ class _DrawnPairs:
 
 
 class RoundBatches(TokenBatches):
-    """As TokenBatches, round by round."""
+    """TokenBatches of a mix, round by round."""
 
     def _plan(self, epoch: int, left: NDArray[np.bool_]) -> list[Step]:
         steps: list[Step] = []
@@ -113,7 +113,7 @@ class MixedBatches(Batches):
         return self._unmixed.longest
 
     def heaviest(self, *, padded: bool) -> list[Rows]:
-        """As without a mix."""
+        """The largest batches, the same as without a mix."""
         return self._unmixed.with_micro_tokens(self.micro_tokens).heaviest(padded=padded)
 
     def plan(self, epoch: int, at: EpochState = BEGINNING) -> list[Step]:
@@ -172,7 +172,7 @@ class MixedBatches(Batches):
         return [(n + share * more) / size for n, more, size in zip(used, in_epoch, self.sizes, strict=True)]
 
     def _share_used(self, epoch: int, earlier: tuple[PlanPart, ...], drawn: Drawn, *, step: int) -> float:
-        """Of the epoch's batches, as if no stage ended in it."""
+        """The share of the epoch's batches that is used, as if no stage ended in it."""
         n_batches = sum(part.n_batches for part in earlier) + len(self._whole_plan(epoch, earlier, drawn))
         return (step - drawn.step) / n_batches
 

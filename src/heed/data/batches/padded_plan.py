@@ -44,7 +44,7 @@ class _MicroBatches:
 
 
 class PaddedBatches(_MicroBatches, TokenBatches):
-    """As TokenBatches; a pair that is longer than a micro-batch's share is one by itself."""
+    """TokenBatches where a pair that is longer than a micro-batch's share is a micro-batch alone."""
 
     def _with_limits(self, limits: BatchLimits) -> "TokenBatches":
         other = super()._with_limits(limits)
@@ -87,11 +87,11 @@ class PaddedBatches(_MicroBatches, TokenBatches):
 
 
 class _PaddedRounds(PaddedBatches, RoundBatches):
-    """As PaddedBatches, round by round."""
+    """PaddedBatches of a mix, round by round."""
 
 
 class PaddedMixedBatches(_MicroBatches, MixedBatches):
-    """As PaddedBatches, of a mix. What a stage leaves of its last round comes in the next pass only."""
+    """PaddedBatches of a mix. What a stage leaves of its last round comes in the next pass only."""
 
     of_text, of_rounds = PaddedBatches, _PaddedRounds
 
@@ -105,7 +105,7 @@ class PaddedMixedBatches(_MicroBatches, MixedBatches):
 
 
 class PaddedShardBatches(_MicroBatches, ShardBatches):
-    """As PaddedBatches, over shards."""
+    """PaddedBatches over shards."""
 
     of_window = PaddedBatches
 

@@ -17,7 +17,7 @@ WINDOW_SHARDS = 4
 
 
 class ShardBatches(Batches):
-    """As `TokenBatches`; a row is a pair's number through all shards."""
+    """`TokenBatches` over shards; a row is a pair's number through all of them."""
 
     of_window: type[TokenBatches] = TokenBatches
 
@@ -26,7 +26,7 @@ class ShardBatches(Batches):
 
     @property
     def n_windows(self) -> int:
-        """Of an epoch."""
+        """The number of windows of an epoch."""
         return -(-self._corpus.n_shards // WINDOW_SHARDS)
 
     @property
@@ -35,7 +35,7 @@ class ShardBatches(Batches):
         return self._corpus.longest[0] + 1
 
     def plan(self, epoch: int, at: EpochState = BEGINNING) -> list[Step]:
-        """As `Batches.plan`."""
+        """Implements `Batches.plan`."""
         shards = self._shards(epoch, at.window, self.limits.seed if at.order_seed is None else at.order_seed)
         pairs = self._pairs_of(shards)
         steps = self._batches(pairs, key=(at.window,)).plan(epoch, EpochState(earlier=at.earlier))

@@ -117,7 +117,7 @@ class Batches(ABC):
 
     @property
     def n_windows(self) -> int:
-        """Of an epoch."""
+        """The number of windows of an epoch."""
         return 1
 
     @property
@@ -144,7 +144,7 @@ class Batches(ABC):
         """The passes that need the most memory: of the most tokens, and of the longest pair."""
 
     def drawn_after(self, epoch: int, at: EpochState = BEGINNING, *, step: int) -> Drawn | None:
-        """Of a mix: what is drawn when the epoch ends, which it does at this step."""
+        """What is drawn of a mix when the epoch ends, which it does at this step."""
         return None
 
     def facts(self) -> dict[str, str]:
@@ -156,7 +156,7 @@ class Batches(ABC):
         return {}
 
     def with_micro_tokens(self, micro_tokens: int) -> Self:
-        """The same steps, divided into passes of this many tokens a side."""
+        """Batches of the same steps, divided into passes of `micro_tokens` tokens a side."""
         other = copy.copy(self)
         other.micro_tokens = micro_tokens
         return other

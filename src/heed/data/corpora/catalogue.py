@@ -217,7 +217,7 @@ class CorpusSettings(Splits):
 
 
 class AddedSettings(CorpusSettings):
-    """As `heed data add` keeps it. folder: that of the given file, to which `path` is relative."""
+    """A corpus as `heed data add` keeps it. folder: of the given file, to which `path` is relative."""
 
     folder: str
 
@@ -232,7 +232,7 @@ class Corpus:
 
     @property
     def folder(self) -> Path | None:
-        """Of an added corpus, where the files lie that it names by `path`."""
+        """The folder of the files that an added corpus names by `path`."""
         return Path(self.settings.folder) if isinstance(self.settings, AddedSettings) else None
 
     def check_offers(self, src: str, tgt: str, variant: str) -> None:

@@ -68,7 +68,7 @@ class Corpora:
     report: Report = lambda line: None
 
     def without_reports(self) -> "Corpora":
-        """The same corpora, of which nothing is said."""
+        """Equal corpora, of which nothing is reported."""
         return Corpora(self.folder, self.mirror)
 
     def options(self) -> list[str]:

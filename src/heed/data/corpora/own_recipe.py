@@ -154,5 +154,5 @@ def _without_compression(file: Path) -> Path:
 
 
 def _quote(text: str) -> str:
-    """As TOML has it."""
+    """The text as a TOML string."""
     return toml_text({"_": text}).removeprefix("_ = ").rstrip("\n")

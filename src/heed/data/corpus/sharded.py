@@ -38,7 +38,7 @@ class ShardedCorpus:
     """
 
     def __init__(self, folder: Path, *, vocab_size: int, src_vocab_size: int | None = None):
-        """As `ParallelCorpus`. HeedError if the shards are not those of the index, or there is none."""
+        """HeedError if the shards are not those of the index, or there is none. The sizes are `ParallelCorpus`'s."""
         self.folder = folder
         self._sizes: dict[str, Any] = {"vocab_size": vocab_size, "src_vocab_size": src_vocab_size}
         try:
@@ -71,7 +71,7 @@ class ShardedCorpus:
 
     @property
     def n_shards(self) -> int:
-        """Those without a pair among them."""
+        """The number of shards, those without a pair among them."""
         return len(self._names)
 
     @property
@@ -92,7 +92,7 @@ class ShardedCorpus:
         return counts
 
     def length_counts(self) -> NDArray[np.int64]:
-        """As `ParallelCorpus.length_counts`."""
+        """Implements `ParallelCorpus.length_counts`."""
         lengths: NDArray[np.int64] = self._lengths
         return lengths
 
@@ -147,7 +147,7 @@ class ShardedCorpus:
         return f"delete it and {self.folder / INDEX}, and run heed prepare again: only this shard is made again."
 
     def end_to_end(self, side: str, rows: NDArray[Any]) -> tuple[NDArray[np.unsignedinteger], NDArray[np.int64]]:
-        """As `ParallelCorpus.end_to_end`, of pairs numbered through all shards."""
+        """Implements `ParallelCorpus.end_to_end` for pairs numbered through all shards."""
         shards = self._shards_of(rows)
         found = {}
         for number in np.unique(shards).tolist():
@@ -170,7 +170,7 @@ class ShardedCorpus:
         return sum(self._n_longer[shards.start : shards.stop])
 
     def lengths_of(self, side: str, rows: NDArray[Any]) -> NDArray[np.int64]:
-        """As `ParallelCorpus.lengths_of`, of pairs numbered through all shards."""
+        """Implements `ParallelCorpus.lengths_of` for pairs numbered through all shards."""
         return self._of_shards(rows, lambda shard, own: shard.lengths_of(side, own))
 
     def lines_of(self, rows: NDArray[Any]) -> NDArray[np.int64]:

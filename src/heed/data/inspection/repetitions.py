@@ -99,7 +99,7 @@ class Repetitions:
             self._hashes.append(number)
 
     def hashes(self) -> NDArray[np.uint64]:
-        """Those that were kept, in order."""
+        """The hashes that were kept, in order."""
         return np.sort(np.frombuffer(self._hashes, np.uint64))
 
     def facts(self) -> dict[str, Any]:

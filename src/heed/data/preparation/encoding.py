@@ -61,7 +61,7 @@ class Tally:
             text.detach()
 
     def faults(self, reason: str) -> dict[str, list[Any]]:
-        """Of each source, how many lines are left out for this reason, and the first one with its detail."""
+        """For each source, how many lines are left out for this reason, and the first one with its detail."""
         faults: dict[str, list[Any]] = {}
         for line, _, detail in (one for one in self._left_out if one[1] == reason):
             source, number = self._place(line)
@@ -162,7 +162,7 @@ def _characters(numbered: Numbered) -> int:
 
 
 def merged_unknown(of_shards: Sequence[Unknown]) -> Unknown:
-    """Of several shards, in their order."""
+    """The unknown characters of several shards, in the shards' order."""
     return {
         side: [
             sum(one[side][0] for one in of_shards),

@@ -114,7 +114,7 @@ class Preparation:
         report: Report,
         given: AnyTokenizer | None = None,
     ):
-        """As `prepare` is called."""
+        """Takes what `prepare` takes."""
         self._files, self._data, self._settings = files, data, tokenizer
         self._folder, self._report, self._given = folder, report, given
         self._shards = folder / SHARDS
@@ -250,12 +250,12 @@ class Preparation:
         return TrainingText(self._files.train, self._data.column_names, rows=rows)
 
     def _pairs_to_learn(self) -> Iterator[Pair]:
-        """Those that are not held out, by their shares in a mix."""
+        """The pairs that are not held out, by their shares in a mix."""
         mix = self._data.mixture
         return (pair for _, pair in self._pairs_of_parts()) if mix is None else in_shares(self._pairs_of_parts, mix)
 
     def _pairs_of_parts(self) -> Iterator[tuple[int, Pair]]:
-        """Those that are not held out, with the number of their part of a mix."""
+        """The pairs that are not held out, with the number of their part of a mix."""
         files = self._files
         parts = [part for part, of_part in enumerate(files.parts) for _ in range(of_part.n_files)]
         dev = read_pairs(files.dev) if files.dev_split else ()

@@ -150,7 +150,7 @@ class ShardPlan(Plan):
 
     @cached_property
     def digest(self) -> str:
-        """Of contents and settings, not of the files' names: text that has been moved is the same."""
+        """The SHA-256 of contents and settings, without the files' names: text that has been moved is the same."""
         contents = [[(file.digest, file.rows) for file in files] for files in self.sources]
         settings = {name: value for name, value in asdict(self.settings).items() if name != "sets"}
         return hashlib.sha256(

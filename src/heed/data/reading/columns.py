@@ -17,7 +17,7 @@ from heed.leases.storage import facts, unpacked_name
 
 
 def format_of(name: str) -> Format | Literal["table"]:
-    """As the file's name says; .gz and .zst may follow."""
+    """The format that a file's name ends in; .gz and .zst may follow."""
     stem = unpacked_name(name).lower()
     if stem.endswith(".parquet"):
         return "parquet"

@@ -103,7 +103,7 @@ def read_lines(path: Path) -> Iterator[str]:
 
 
 def lines_of_standard_input() -> Iterator[str]:
-    """As `read_lines`. Read without Python's own buffer, whose lock would be held while a thread waits for input."""
+    """The lines of standard input, read without Python's buffer, whose lock is held while a thread waits for input."""
     name = "standard input"
     try:
         yield from decode_lines(iter(partial(os.read, 0, CHUNK_BYTES), b""), name=name)

@@ -90,7 +90,7 @@ class Sources:
                     yield (rows.source, row), pair
 
     def good_pairs(self, ranges: Iterable[Range], *, on_fault: OnFault) -> Iterator[tuple[Place, Pair]]:
-        """As `pairs`, without the rows that cannot be read. HeedError if those are too many of a source's range.
+        """The pairs of rows that can be read. HeedError if too many of a source's range cannot.
 
         on_fault: is called with the place and the fault of each.
         """
@@ -129,7 +129,7 @@ def _side_by_side(sides: Sequence[LineReader], rows: Range) -> Iterator[Pair | L
 
 
 def _of_both_sides(batches: Iterable[Rows]) -> Iterator[Pair | LineFault | None]:
-    """Of each row, None if it is none, such as the head of a table."""
+    """The pair of each row, None for a row that is none, such as the head of a table."""
     for batch in batches:
         for place, texts in enumerate(batch.texts):
             if place in batch.faults:
@@ -149,7 +149,7 @@ class TrainingText:
         self.rows = list(rows or [examine_source(of, columns, every=2**62).rows for of in self._names])
 
     def pairs(self, n_files: int | None = None, *, on_fault: OnFault = lambda *_: None) -> Iterator[tuple[Place, Pair]]:
-        """Of the first `n_files`, or of all, as `Sources.good_pairs` gives them."""
+        """The pairs of the first `n_files`, or of all, that `Sources.good_pairs` gives."""
         with closing(Sources(self._names, self._columns)) as sources:
             yield from sources.good_pairs(self._ranges(n_files), on_fault=on_fault)
 

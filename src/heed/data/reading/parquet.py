@@ -223,7 +223,7 @@ class ParquetReader(Reader):
             yield batch
 
     def _unread(self, first: int, last: int, fault: str) -> Iterator[Rows]:
-        """These rows, all of them bad."""
+        """The rows of this range, all of them bad."""
         for begin in range(first, last, BATCH_ROWS):
             n = min(BATCH_ROWS, last - begin)
             content = _without_views(self._parquet.schema_arrow.empty_table()) if self._as_table else [{}] * n

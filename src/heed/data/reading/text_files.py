@@ -55,7 +55,7 @@ class TextFiles:
 
     @property
     def tags(self) -> list[str | None]:
-        """Of each pair of files in `train`."""
+        """The tag of each pair of files in `train`."""
         return [part.tag for part in self.parts for _ in range(part.n_files)] or [None] * len(self.train)
 
     @property

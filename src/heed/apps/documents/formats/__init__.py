@@ -89,7 +89,7 @@ def document_job(
 
 
 def translate_text(text: str, translate: Translate, *, format: Format, language: str) -> str:
-    """As `text_job`, with a function that translates all its sentences."""
+    """Runs `text_job` with a function that translates all its sentences."""
     return run_job(text_job(text, format, DocumentOptions(language=language)), translate)
 
 
@@ -106,7 +106,7 @@ def translate_document(
     attributes: bool = True,
     cues: Literal["joined", "alone"] = "joined",
 ) -> bytes:
-    """As `document_job`, with a function that translates all its sentences. The last ones are `DocumentOptions`."""
+    """Runs `document_job` with a function that translates all sentences. The last ones are `DocumentOptions`."""
     options = DocumentOptions(
         language=language, target=target, keep=keep, terms=terms or {}, attributes=attributes, cues=cues
     )

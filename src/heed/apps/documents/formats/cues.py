@@ -55,7 +55,7 @@ class _Run(NamedTuple):
 
 
 def cues_job(items: list[Item], options: DocumentOptions) -> TranslationJob[list[Item]]:
-    """As `items_job`, of subtitles."""
+    """Returns `items_job` for subtitles."""
     parts = list(_groups((yield from items_job(with_joined_cues(items), options))))
     undivided = [group for group, own in parts if group and not _is_divided(group, own)]
     if undivided:

@@ -161,7 +161,7 @@ def _without_lone_elements(items: list[Item]) -> list[Item]:
 
 
 def _are_words_beside(items: list[Item], opening: str) -> list[bool]:
-    """Of each item, whether words come before it, with no cut and no other such element between."""
+    """For each item, whether words come before it, with no cut and no other such element between."""
     found: list[bool] = []
     are_words = False
     for item in items:

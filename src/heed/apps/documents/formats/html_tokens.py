@@ -85,7 +85,7 @@ def end_of_tag(page: str, place: int) -> int:
 
 
 def ends_of_elements(tokens: list[tuple[str, str, bool]]) -> dict[int, int]:
-    """Of each tag that begins an element: behind its end tag, or where the element ends without, if anywhere."""
+    """For each tag that begins an element, the place behind its end tag, or where the element ends without one."""
     # By name the last open element is found at once; `nesting` is needed for those that have no end tag.
     ends: dict[int, int] = {}
     open_elements: dict[str, list[int]] = {}

@@ -191,7 +191,7 @@ class _Reader:
                 self._items.append(break_before)
 
     def _find_elements(self, text: str) -> None:
-        """As players do, takes for an element of unknown name only what begins and ends."""
+        """Takes for an element of unknown name only what begins and ends, as players do."""
         begun: set[str] = set()
         ended: set[str] = set()
         for tag in _ANY_TAG.finditer(text):

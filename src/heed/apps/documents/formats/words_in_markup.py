@@ -19,7 +19,7 @@ class _Beginning(str):
 
 
 class WordsInMarkup:
-    """Those of a document, as a reader finds them."""
+    """The words of a document, as a reader finds them."""
 
     def __init__(self, document: str):
         # Nobody can write a document that holds its own digest, so that a mark is found where it was put.

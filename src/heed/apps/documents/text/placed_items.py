@@ -159,10 +159,10 @@ def _touches(sign: str, source_sign: str) -> bool:
 
 
 def _touches_before(sign: str, source_sign: str) -> bool:
-    """As `_touches`, before what stands for words, where punctuation is not glued to it either: "end.https://…"."""
+    """`_touches` before what stands for words, and for punctuation, which is not glued to it: "end.https://…"."""
     return _touches(sign, source_sign) or (sign in ".,;:!?" and sign != source_sign)
 
 
 def _touches_behind(sign: str, source_sign: str) -> bool:
-    """As `_touches`, behind what stands for words, where an address would go on with a bracket."""
+    """`_touches` behind what stands for words, and for a bracket, with which an address would go on."""
     return _touches(sign, source_sign) or (sign in _OPENING and source_sign != sign)

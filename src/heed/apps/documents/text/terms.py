@@ -93,7 +93,7 @@ class Terms:
 
 
 def terms_in(page: str, terms: Mapping[str, str]) -> dict[str, str]:
-    """Those of the terms whose words are all in a text of HTML or XML: few, where each text is read in its turn."""
+    """The terms whose words are all in a text of HTML or XML: few, where each text is read in its turn."""
     words = set(_WORD.findall(resolved(page))) if terms else set()
     return {
         term: translation
