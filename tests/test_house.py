@@ -27,7 +27,7 @@ ROOMS = {
     "apps/cluster": 1_440,
     "apps/comparison": 960,
     "apps/corpora": 120,
-    "apps/documents": 7_000,
+    "apps/documents": 7_700,
     "apps/exchange": 2_240,
     "apps/paper": 2_200,
     "apps/parsing": 200,
@@ -47,10 +47,10 @@ ROOMS = {
     "runtime": 1_520,
     "text": 2_040,
     "training": 3_200,
-    "tests": 40_430,
+    "tests": 40_660,
 }
 MOST_LINES_BESIDE_ROOMS = 860  # apps/commands.py and the files directly in src/heed
-MOST_OPTIONS = 318  # of all commands, as docs/reference/commands.md lists them
+MOST_OPTIONS = 320  # of all commands, as docs/reference/commands.md lists them
 MOST_SETTINGS = 102  # of a recipe, as docs/reference/settings.md lists them
 LONGEST_FUNCTION = 100  # lines
 # The options of a command are its parameters, one or more lines each; a search's loop is read as one.

@@ -1,6 +1,7 @@
 """Alignment of a small model, and the commands."""
 
 import io
+import json
 import re
 
 import docx
@@ -69,13 +70,26 @@ def test_documents_are_translated_on_standard_input(heed, folder):
     assert done.stdout.startswith("<p>") and done.stdout.endswith("</p>\r\n<pre>x</pre>\n42")
     assert done.stdout.count("<b>") == done.stdout.count("</b>") == 1
     for wrong, told in (
-        (["--format", "pdf"], "expected text, md, srt, html."),
+        (["--format", "pdf"], "expected text, md, srt, html, po, json"),
         (["--format", "docx"], "heed translate-file"),
         (["--format", "md", "--json"], "--json is for lines"),
         (["--language", "en"], "give --format too"),
     ):
         done = heed("translate", folder, *wrong, stdin="one")
         assert done.returncode == 1 and told in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_update_keeps_the_texts_of_the_output_and_fills_what_is_missing(heed, folder, tmp_path):
+    (tmp_path / "en.json").write_text('{"a": "one", "b": "two"}')
+    (tmp_path / "de.json").write_text('{"a": "Eins!"}')
+    done = heed("translate-file", folder, "en.json", "de.json", "--update", cwd=tmp_path)
+    found = json.loads((tmp_path / "de.json").read_text())
+    assert done.returncode == 0 and found["a"] == "Eins!" and list(found) == ["a", "b"], done.stderr
+    (tmp_path / "a.md").write_text("one")
+    done = heed("translate-file", folder, "a.md", "b.md", "--update", cwd=tmp_path)
+    assert done.returncode == 1 and "--update is for files of keys and texts" in done.stderr
+    done = heed("translate-file", folder, "en.json", "x.txt", "--format", "text", cwd=tmp_path)
+    assert "--format json keeps them" in done.stderr
 
 
 def test_files_are_translated_whole_or_not_at_all(heed, folder, tmp_path):
@@ -92,7 +106,8 @@ def test_files_are_translated_whole_or_not_at_all(heed, folder, tmp_path):
         ("prose.vtt", [], "prose.vtt: line 3 has words"),
         ("page.docx", [], "page.docx: no .docx document but a page"),
         ("none.md", [], "cannot be read"),
-        ("letter.pdf", [], "--format"),
+        ("letter.pdf", [], "a PDF has no paragraphs that could be put back; translate the document"),
+        ("letter.x", [], "--format"),
         ("letter.docx", ["--format", "html"], "is not UTF-8"),
     ):
         done = heed("translate-file", folder, source, "new", *options, cwd=tmp_path)

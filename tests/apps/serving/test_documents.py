@@ -146,11 +146,15 @@ def test_what_stays_comes_back_once_from_every_interface(client, interface, part
         ("page.HTML", PAGE.encode(), "html"),
         ("film.srt", SUBTITLES.encode(), "srt"),
         ("notes.md", b"# Seven\n\n- one **hundred**\n", "md"),
+        ("de.po", b'msgid "seven"\nmsgstr ""\n', "po"),
+        ("en.json", b'{"a": "seven"}', "json"),
         ("a/b\\\u0435.txt", "\ufeffSeven.\r\n\r\n  Forty-two!".encode(), "text"),
     ],
 )
 def test_files_come_back_as_the_command_translates_them(client, translator, name, content, kind):
-    expected = translate_document(content, translator.translate_aligned, format=kind, language="en", name="")
+    expected = translate_document(
+        content, translator.translate_aligned, format=kind, language="en", target="de", name=""
+    )
     for source in ("en", "auto"):
         answer = upload(client, name, content, source=source)
         address = answer.json()["translatedFileUrl"]

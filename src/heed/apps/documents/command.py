@@ -1,6 +1,7 @@
 """heed translate-file, and heed translate --format: whole documents with their layout."""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -10,7 +11,16 @@ from heed.apps.cli.guesses import one_of
 from heed.apps.cli.options import Device, PrecisionOption, decoding_precision, with_decoding_options
 from heed.apps.cli.process import import_torch_if_needed
 from heed.apps.cli.terminal import say
-from heed.apps.documents.formats import FORMATS, MAX_BYTES, Format, format_of, translate_document
+from heed.apps.documents.formats import (
+    FORMATS,
+    MAX_BYTES,
+    PACKAGES,
+    SUFFIXES,
+    UPDATED,
+    Format,
+    format_of,
+    translate_document,
+)
 from heed.apps.documents.text.atoms import kept_patterns
 from heed.apps.documents.text.terms import read_terms
 from heed.decoding.settings import DecodingOptions
@@ -53,13 +63,13 @@ Glossary = Annotated[
 @with_decoding_options("beam_size", "length_penalty")
 def translate_file(
     model: Annotated[Path, typer.Argument(help="A model folder.")],
-    source: Annotated[Path, typer.Argument(metavar="IN", help="The document: .txt, .md, .srt, .html or .docx.")],
+    source: Annotated[Path, typer.Argument(metavar="IN", help=f"The document: {', '.join(SUFFIXES)}.")],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The file to write, in the same format.")],
     document_format: Annotated[
         str | None,
         typer.Option(
             "--format",
-            help="text, md, srt, html or docx. Default: by the suffix of IN.",
+            help=f"{', '.join(FORMATS)}. Default: by the suffix of IN.",
             autocompletion=one_of(*FORMATS),
         ),
     ] = None,
@@ -68,6 +78,12 @@ def translate_file(
     attributes: Attributes = "all",
     glossary: Glossary = None,
     cues: Cues = "joined",
+    update: Annotated[
+        bool,
+        typer.Option(
+            "--update", help="Keep the texts that OUT, a file of keys and texts, has, and fill what is missing."
+        ),
+    ] = False,
     *,
     decoding: DecodingOptions,
     precision: PrecisionOption = "auto",
@@ -75,7 +91,13 @@ def translate_file(
 ) -> None:
     """Translate a document and keep its layout: markup, code, addresses and times stay as they are."""
     chosen = format_of(source) if document_format is None else check_format(document_format)
-    if out.suffix and (chosen == "docx") != (out.suffix.lower() == ".docx"):
+    named = SUFFIXES.get(source.suffix.lower(), chosen)
+    if named in UPDATED and chosen == "text":
+        say(f"{source}: as plain text its keys and markup are translated too; --format {named} keeps them.")
+    if update and chosen not in UPDATED:
+        raise HeedError(f"--update is for files of keys and texts ({', '.join(UPDATED)}), and this one is {chosen}.")
+    other = SUFFIXES.get(out.suffix.lower())
+    if out.suffix and other != chosen and not {chosen, other}.isdisjoint(PACKAGES):
         raise HeedError(f"{out}: the output is {chosen}, but the suffix is {out.suffix}; choose another name.")
     check_target(out)
     if out.exists() and out.samefile(source):
@@ -83,6 +105,7 @@ def translate_file(
     kept_patterns(tuple(keep or ()))  # whose faults show before a model is loaded
     terms = read_glossary(glossary)
     content = read_bounded(source, MAX_BYTES)
+    earlier = read_bounded(out, MAX_BYTES) if update and out.exists() else None
     import_torch_if_needed(device)
     from heed.decoding.translator import Translator
 
@@ -103,6 +126,7 @@ def translate_file(
         terms=terms,
         attributes=attributes == "all",
         cues=cues,
+        earlier=earlier,
         name=str(source),
     )
     with whole_file(out) as temporary:
@@ -122,13 +146,12 @@ def read_glossary(path: Path | None) -> dict[str, str]:
         raise HeedError(f"--glossary {path}: {reason.rstrip('.')}.") from None
 
 
-def check_format(name: str, *, but: str = "") -> Format:
-    """The format of this name. HeedError lists the formats."""
-    known = [known for known in FORMATS if known != but]
+def check_format(name: str, *, known: Sequence[Format] = FORMATS) -> Format:
+    """The format of this name. HeedError lists the formats that are known."""
     for one in known:
         if name == one:
             return one
-    advice = "; heed translate-file translates such files" if name == but else ""
+    advice = "; heed translate-file translates such files" if name in FORMATS else ""
     raise HeedError(f"--format {name}: expected {', '.join(known)}{advice}.")
 
 

@@ -33,6 +33,7 @@ from heed.apps.documents.command import (
     read_document_from_standard_input,
     read_glossary,
 )
+from heed.apps.documents.formats import PRINTED
 from heed.apps.documents.text.atoms import kept_patterns
 from heed.decoding.rules import SEARCH_RULES, Rule
 from heed.decoding.settings import DecodingOptions, DecodingSettings
@@ -145,9 +146,9 @@ def translate(
         str | None,
         typer.Option(
             "--format",
-            help="Translate standard input as one document and keep its layout: text, md, srt or html. Default: one "
-            "sentence per line.",
-            autocompletion=one_of("text", "md", "srt", "html"),
+            help="Translate standard input as one document and keep its layout: "
+            f"{', '.join(PRINTED)}. Default: one sentence per line.",
+            autocompletion=one_of(*PRINTED),
         ),
     ] = None,
     language: Language = None,
@@ -174,7 +175,7 @@ def translate(
     )  # fmt: skip
     # Standard input and prefixes are read before the seconds that PyTorch takes to load.
     if document_format is not None:
-        check_format(document_format, but="docx")
+        check_format(document_format, known=PRINTED)
         kept_patterns(tuple(keep or ()))
         terms = read_glossary(glossary)
         content = read_document_from_standard_input()

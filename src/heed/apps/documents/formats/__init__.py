@@ -1,8 +1,9 @@
 """The formats by name and by file suffix, and how a document of any is translated."""
 
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal, Protocol, get_args
 
 from heed.apps.documents.formats.charsets import decode
 from heed.apps.documents.formats.cues import cues_job
@@ -14,23 +15,48 @@ from heed.apps.documents.text.items import Item
 from heed.apps.documents.text.translation import DocumentOptions, Translate, TranslationJob, items_job, run_job
 from heed.errors import HeedError
 
-Format = Literal["text", "md", "srt", "html", "docx"]
+Format = Literal["text", "md", "srt", "html", "docx", "po", "json"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 SUFFIXES: dict[str, Format] = {
     ".txt": "text", ".text": "text", ".md": "md", ".markdown": "md", ".srt": "srt", ".vtt": "srt", ".sub": "srt",
     ".html": "html", ".htm": "html", ".xhtml": "html", ".docx": "docx",
+    ".po": "po", ".pot": "po", ".json": "json", ".arb": "json",
 }  # fmt: skip
+# Formats that are read and written as bytes: the module of each, and its function, imported when it is needed.
+_JOBS: dict[Format, tuple[str, str]] = {
+    "docx": ("docx", "docx_job"),
+    "po": ("po", "po_job"),
+    "json": ("json_locale", "json_job"),
+}
+PACKAGES: tuple[Format, ...] = ("docx",)  # zip archives, of which the length of the text in them is bounded
 MAX_BYTES = 2**25  # of a document
+PRINTED: tuple[Format, ...] = tuple(format for format in FORMATS if format not in PACKAGES)
+UPDATED: tuple[Format, ...] = ("po", "json")  # of keys and texts: an earlier translation is taken as it is
+# What is no document here, and what to do about it.
+_ELSEWHERE = {
+    ".pdf": "a PDF has no paragraphs that could be put back; translate the document that it was made from, or its text "
+    "(pdftotext FILE.pdf FILE.txt)",
+    ".doc": "an old format of Word; save it as .docx",
+}
 Reader = Callable[[str], list[Item]]
 Writer = Callable[[list[Item]], str]
 
 
+class Job(Protocol):
+    """The translation of a file's content; name, max_text: as for `document_job`."""
+
+    def __call__(
+        self, content: bytes, options: DocumentOptions, *, name: str, max_text: int | None = None
+    ) -> TranslationJob[bytes]: ...
+
+
 def format_of(path: Path) -> Format:
     """The format that the file's suffix names. HeedError if none does."""
-    found = SUFFIXES.get(path.suffix.lower())
-    if found is None:
-        raise HeedError(f"{path}: its suffix names no format; rename it, or give --format: {', '.join(FORMATS)}.")
-    return found
+    suffix = path.suffix.lower()
+    if suffix not in SUFFIXES:
+        advice = f"its suffix names no format; rename it, or give --format: {', '.join(FORMATS)}"
+        raise HeedError(f"{path}: {_ELSEWHERE.get(suffix, advice)}.")
+    return SUFFIXES[suffix]
 
 
 def _reader_and_writer(format: Format) -> tuple[Reader, Writer]:
@@ -67,15 +93,15 @@ def document_job(
     """A file's content in the other language. HeedError, which calls it `name`, if it is damaged, too long or no text.
 
     A byte order mark stays, and in a page so does the charset; other texts are written in UTF-8. max_text: bytes of the
-    text, or of the XML in a .docx.
+    text, or of the XML in a package such as a .docx.
     """
-    most = MAX_BYTES if max_text is None or format == "docx" else max_text
+    most = MAX_BYTES if max_text is None or format in PACKAGES else max_text
     if len(content) > most:
         raise HeedError(f"{name}: longer than {most:,} bytes; split it.")
-    if format == "docx":
-        from heed.apps.documents.formats.docx import docx_job
-
-        return (yield from docx_job(content, options, name=name, max_xml=max_text))
+    if format in _JOBS:
+        module, function = _JOBS[format]
+        job: Job = getattr(import_module(f"{__name__}.{module}"), function)
+        return (yield from job(content, options, name=name, max_text=max_text))
     text, mark, codec = decode(content, name=name, is_html=format == "html")
     # Servers often call pages in Latin 1 UTF-8, which overrides what they declare; ASCII is both.
     written_for = "ascii" if codec in ("cp1252", "latin-1") else codec
@@ -105,9 +131,16 @@ def translate_document(
     terms: Mapping[str, str] | None = None,
     attributes: bool = True,
     cues: Literal["joined", "alone"] = "joined",
+    earlier: bytes | None = None,
 ) -> bytes:
     """Runs `document_job` with a function that translates all sentences. The last ones are `DocumentOptions`."""
     options = DocumentOptions(
-        language=language, target=target, keep=keep, terms=terms or {}, attributes=attributes, cues=cues
+        language=language,
+        target=target,
+        keep=keep,
+        terms=terms or {},
+        attributes=attributes,
+        cues=cues,
+        earlier=earlier,
     )
     return run_job(document_job(content, format, options, name=name), translate)

@@ -75,13 +75,13 @@ _WORD_WITH_HYPHENS = re.compile(r"[\w-]+")
 
 
 def docx_job(
-    content: bytes, options: DocumentOptions, *, name: str, max_xml: int | None = None
+    content: bytes, options: DocumentOptions, *, name: str, max_text: int | None = None
 ) -> TranslationJob[bytes]:
     """The document in the other language. HeedError, which calls it `name`, if it is damaged, too large or hostile.
 
-    max_xml: bytes of the parts with text, which take many times as much memory.
+    max_text: bytes of the parts with text, which take many times as much memory.
     """
-    package = read_package(content, name=name, max_xml=MAX_UNPACKED if max_xml is None else max_xml)
+    package = read_package(content, name=name, max_xml=MAX_UNPACKED if max_text is None else max_text)
     copier = Copier(package.n_xml, name)
     texts: list[_Text] = []
     items: list[Item] = []

@@ -34,6 +34,7 @@ class DocumentOptions:
     becomes where that names the source. keep: expressions of what stays, as for `kept_patterns`. terms: words, and what
     stands for them in the translation, as for `Terms`. attributes: whether words in the markup, such as a picture's
     description, are translated. cues: whether a sentence over several subtitles is one, or each is translated alone.
+    earlier: an earlier translation of a file of keys and texts, whose texts stay.
     """
 
     language: str
@@ -42,6 +43,7 @@ class DocumentOptions:
     terms: Mapping[str, str] = field(default_factory=dict)
     attributes: bool = True
     cues: Literal["joined", "alone"] = "joined"
+    earlier: bytes | None = None
 
 
 class Sentence(NamedTuple):

@@ -1,0 +1,80 @@
+"""Texts at places of a document: each is translated as a text of its own, and all other bytes of the document stay."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from heed.apps.documents.formats.plain_text import read_text, write_text
+from heed.apps.documents.text.items import Item, Tag
+from heed.apps.documents.text.translation import DocumentOptions, TranslationJob, items_job
+
+
+@dataclass(frozen=True, eq=False)
+class _End:
+    """The end of a text among those of its document."""
+
+
+class Edit(NamedTuple):
+    """What stands in a document from `start` to `end` afterwards."""
+
+    start: int
+    end: int
+    text: str
+
+
+def edited(document: str, edits: Iterable[Edit]) -> str:
+    """The document with these edits, none of which overlap."""
+    parts, last = [], 0
+    for edit in sorted(edits):
+        parts += [document[last : edit.start], edit.text]
+        last = edit.end
+    return "".join([*parts, document[last:]])
+
+
+def texts_job(texts: Sequence[Sequence[Item]], options: DocumentOptions) -> TranslationJob[list[list[Item]]]:
+    """The items of each text in the other language; all sentences are asked for at once."""
+    marked = [item for text in texts for item in (*text, Tag("cut", _End()))]
+    found: list[list[Item]] = []
+    own: list[Item] = []
+    for item in (yield from items_job(marked, options)):
+        if isinstance(item, Tag) and isinstance(item.markup, _End):
+            found.append(own)
+            own = []
+        else:
+            own.append(item)
+    return found
+
+
+def strings_job(
+    strings: Sequence[str], options: DocumentOptions, *, patterns: Sequence[re.Pattern[str] | None] = ()
+) -> TranslationJob[list[str]]:
+    """Each string in the other language, read as plain text. patterns: of what stays in each, besides all atoms."""
+    chosen = patterns or [None] * len(strings)
+    texts = [_with_atoms(read_text(text), pattern) for text, pattern in zip(strings, chosen, strict=True)]
+    return [write_text(text) for text in (yield from texts_job(texts, options))]
+
+
+def _with_atoms(items: list[Item], pattern: re.Pattern[str] | None) -> list[Item]:
+    """The items, where what the pattern matches stays as it is and is read with its sentence."""
+    if pattern is None:
+        return items
+    found: list[Item] = []
+    for item in items:
+        if not isinstance(item, str):
+            found.append(item)
+            continue
+        last = 0
+        for match in pattern.finditer(item):
+            found += [item[last : match.start()], Tag("atom", match[0], text=match[0])]
+            last = match.end()
+        found.append(item[last:])
+    return [item for item in found if item != ""]
+
+
+def has_the_same(pattern: re.Pattern[str], before: str, after: str) -> bool:
+    """Whether two texts hold the same matches of a pattern equally often, in any order."""
+    return Counter(match[0] for match in pattern.finditer(before)) == Counter(
+        match[0] for match in pattern.finditer(after)
+    )

@@ -1,0 +1,74 @@
+"""Texts of programs in JSON: which strings are translated, and what stays."""
+
+import json
+import re
+from contextlib import suppress
+
+import pytest
+from tests.apps.documents.translators import swapped_case, unchanged, within_seconds
+
+from heed.apps.documents.formats import translate_document
+from heed.errors import HeedError
+from heed.text.alignment import Translated
+
+
+def translated(text: str, translate=swapped_case, target: str = "de", **options) -> str:
+    return translate_document(
+        text.encode(), translate, format="json", language="en", target=target, name="en.json", **options
+    ).decode()
+
+
+def test_strings_are_translated_and_keys_numbers_and_layout_stay():
+    text = (
+        '\ufeff{ "Save": "Save it",\r\n\t"n":[1,-2.5e3,true , null,"a \\u00e9\\n{{count}} $t(of.key)"],'
+        '"":{}, "x":"https://a.de" }\n'
+    )
+    assert translated(text, unchanged) == text
+    assert translated(text) == text.replace("Save it", "sAVE IT").replace("a \\u00e9", "A \\u00c9")
+
+
+def test_of_icu_messages_the_words_are_translated_and_an_apostrophe_before_an_argument_is_doubled():
+    text = '{"a": "{n, plural, one {a file of {name}} other {# files}}"}'
+    assert translated(text) == text.replace("a file of", "A FILE OF").replace("files", "FILES")
+    quoted = translated(text, lambda texts: [Translated(t.replace("of ", "d'")) for t in texts])
+    assert "a file d''{name}" in quoted
+
+
+def test_descriptions_and_metadata_of_texts_stay():
+    chrome = {"message": "to $WHO$", "description": "told", "placeholders": {"who": {"content": "$1"}}}
+    text = {"@@locale": "en", "save": "save", "@save": {"description": "a button"}, "a.b": chrome}
+    found = json.loads(translated(json.dumps(text)))
+    assert found == text | {"@@locale": "de", "save": "SAVE", "a.b": chrome | {"message": "TO $WHO$"}}
+
+
+@pytest.mark.parametrize(("target", "more"), [("de", []), ("pl", ["few", "many"]), ("fr", ["many"])])
+def test_i18next_gets_the_plural_forms_of_the_target(target, more):
+    text = '{\n  "item_one": "{{count}} item",\n  "item_other": "{{count}} items",\n  "last": 1\n}'
+    members = "".join(f',\n  "item_{form}": "{{{{count}}}} ITEMS"' for form in more)
+    assert translated(text, target=target) == text.replace('item"', 'ITEM"').replace('items"', f'ITEMS"{members}')
+
+
+def test_texts_of_an_earlier_file_stay_and_what_is_missing_is_added():
+    text = '{"a": {"b": "one", "c_one": "two", "c_other": "more"}, "d": "two"}'
+    earlier = {"a": {"b": "eins", "c_few": "wenige"}, "d": "", "gone": "x"}
+    found = json.loads(translated(text, target="cs", earlier=json.dumps(earlier).encode()))
+    assert found == {"a": {"b": "eins", "c_one": "TWO", "c_other": "MORE", "c_few": "wenige"}, "d": "TWO"}
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [("", "expected a value"), ('{"a" "b"}', "line 1, column 6: not JSON: expected a colon"), ('["a",]', "a value"),
+     ('{"a":1,}', "a key in quotes"), ('["\n"]', "a value"), ("[1] 2", "the end"), ("[" * 201, "more than 200 levels"),
+     ("[1", "a comma or a closing bracket"), ("{'a':1}", "a key in quotes")],
+)  # fmt: skip
+def test_what_is_not_json_is_refused_with_its_place(text, told):
+    with pytest.raises(HeedError, match=f"en.json: .*{re.escape(told)}") as error:
+        translated(text)
+    assert "\n" not in str(error.value)
+
+
+def test_a_hostile_file_takes_time_in_proportion_to_its_length():
+    for unit in ('"', '"\\', "[", '{"a":', "1", "[1,", '"a_other":"b",'):
+        for before in ("", "[", "{"):
+            with within_seconds(5), suppress(HeedError):
+                translated(before + unit * (200_000 // len(unit)))
