@@ -110,9 +110,9 @@ def load(
     if network is not None:
         from heed.model.networks import give
 
-        name, found = give(network), read_config(as_path(folder)).arch.network
-        if name != found:
-            raise HeedError(f"{folder}: its network is {found or 'Transformer'}, not {name}.")
+        name, of_folder = give(network), read_config(as_path(folder)).arch.network
+        if name != of_folder:
+            raise HeedError(f"{folder}: its network is {of_folder or 'Transformer'}, not {name}.")
     return Translator.load(folder, device=device, precision=precision, **decoding)
 
 

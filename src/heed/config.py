@@ -208,18 +208,18 @@ def _setting_error(kind: type[BaseModel], error: ValidationError, where: str) ->
     if first["type"] == "extra_forbidden":
         beside = _names_beside(kind, first["loc"])
         known = [each for each in (*beside, *known_names(kind)) if not name.startswith(f"{each}.")]
-        meant, told = names_meant(name, known, cutoff=0.5), advice(name)
+        meant, hint_by_meaning = names_meant(name, known, cutoff=0.5), advice(name)
         if isinstance(first["input"], dict) and not any(each.startswith(f"{name}.") for each in known):
             # A table that does not exist: what is set in it tells more than its name.
             inside = [each for key in first["input"] for each in names_meant(f"{name}.{key}", known, cutoff=0.9)]
-            meant, told = inside or meant, "" if inside else told
-        hint = f"{told}." if told else did_you_mean(meant) or f"known: {', '.join(beside)}."
+            meant, hint_by_meaning = inside or meant, "" if inside else hint_by_meaning
+        hint = f"{hint_by_meaning}." if hint_by_meaning else did_you_mean(meant) or f"known: {', '.join(beside)}."
         return HeedError(f"{where}: unknown setting {name}; {hint}")
     message = first["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
     message = cut(_in_one_line(message[:1].lower() + message[1:]), 4 * SHOWN)
-    found = f", found {shown(first['input'])}" if first["type"] not in ("missing", "value_error") else ""
+    given = f", found {shown(first['input'])}" if first["type"] not in ("missing", "value_error") else ""
     subject = f"setting {name}: " if name else ""
-    return HeedError(f"{where}: {subject}{message.rstrip('.')}{found}.")
+    return HeedError(f"{where}: {subject}{message.rstrip('.')}{given}.")
 
 
 def known_names(kind: type[BaseModel], prefix: str = "") -> list[str]:

@@ -91,10 +91,10 @@ def names_of_meaning(name: str, known: Sequence[str]) -> list[str]:
     word = _word(name)
     ours = [own for own, theirs in SYNONYMS.items() if word in f"{own} {theirs}".split()]
     meant = [word, *(each for names in ours for each in names.split())]
-    found = [each for last in meant for each in known if each.rpartition(".")[2] == last]
+    alike = [each for last in meant for each in known if each.rpartition(".")[2] == last]
     # A decoder's max_tokens is not the data's: the table that was named goes before the others.
     table = name.rpartition(".")[0]
-    return list(dict.fromkeys([each for each in found if table and each.rpartition(".")[0] == table] or found))
+    return list(dict.fromkeys([each for each in alike if table and each.rpartition(".")[0] == table] or alike))
 
 
 def advice(name: str) -> str:

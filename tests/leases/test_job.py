@@ -11,7 +11,9 @@ from heed.errors import HeedError
 from heed.leases.job import Driver, Job, Outcome, Patience
 from heed.leases.workforce import Event
 
-FAST = Patience(first_pause=0.001, longest_pause=0.002, shortest_silence=0.02, pending=0.01, polled=0.001, said=0.0)
+FAST = Patience(
+    first_pause=0.001, longest_pause=0.002, shortest_silence=0.02, pending=0.01, polled=0.001, report_seconds=0.0
+)
 DONE = {"done": {"rows": 1, "bad_rows": 0, "seconds": 0.0, "tokens": 1}}
 
 
@@ -75,7 +77,7 @@ def run(crew, n_parts=5, n_workers=2, check=lambda outcome: None):
         noun="part",
         sidecar=lambda part: None,
         report=lines.append,
-        progress=lambda outcome, n: f"{len(outcome.said)} of {n}",
+        progress=lambda outcome, n: f"{len(outcome.records)} of {n}",
         check=check,
     )
     driver = Driver(job, crew, n_workers=n_workers, patience=FAST)
@@ -86,7 +88,7 @@ def run(crew, n_parts=5, n_workers=2, check=lambda outcome: None):
 def test_every_part_is_made_once_if_nothing_fails():
     crew = Script()
     outcome, lines = run(crew)
-    assert sorted(crew.leased) == sorted(outcome.said) == [0, 1, 2, 3, 4]
+    assert sorted(crew.leased) == sorted(outcome.records) == [0, 1, 2, 3, 4]
     assert lines[-1] in ("4 of 5", "5 of 5")
 
 
@@ -109,7 +111,7 @@ def test_whatever_dies_fails_and_hangs_every_part_is_made():
 
         fates[0] = []  # until a part is there, nothing says how long one takes
         outcome, _ = run(Script(answer, start), n_parts=8, n_workers=3)
-        assert sorted(outcome.said) == list(range(8)) and not outcome.given_up, seed
+        assert sorted(outcome.records) == list(range(8)) and not outcome.given_up, seed
 
 
 def test_a_part_that_always_fails_is_named_and_the_others_are_made():
@@ -118,7 +120,7 @@ def test_a_part_that_always_fails_is_named_and_the_others_are_made():
 
     crew = Script(answer)
     outcome, lines = run(crew)
-    assert sorted(outcome.said) == [0, 1, 3, 4] and outcome.given_up == {2: "the disk is full."}
+    assert sorted(outcome.records) == [0, 1, 3, 4] and outcome.given_up == {2: "the disk is full."}
     assert crew.leased.count(2) == FAST.attempts
     assert any("part-00002" in line and "Next attempt" in line for line in lines)
 
@@ -132,17 +134,17 @@ def test_a_part_that_fails_for_good_is_not_tried_again():
 def test_a_part_that_costs_its_workers_their_lives_is_given_up():
     crew = Script(lambda slot, part: "die" if part == 3 else DONE)
     outcome, _ = run(crew)
-    assert crew.leased.count(3) == FAST.losses and list(outcome.given_up) == [3] and len(outcome.said) == 4
+    assert crew.leased.count(3) == FAST.losses and list(outcome.given_up) == [3] and len(outcome.records) == 4
 
 
 def test_a_worker_that_never_starts_stops_nothing():
     outcome, _ = run(Script(starts=lambda slot: "ready" if slot == 0 else "pending"))
-    assert len(outcome.said) == 5
+    assert len(outcome.records) == 5
 
 
 def test_a_worker_that_is_refused_stops_nothing_unless_all_are():
     outcome, lines = run(Script(starts=lambda slot: "ready" if slot == 0 else "refused"))
-    assert len(outcome.said) == 5 and "A worker is given up: model: missing." in lines
+    assert len(outcome.records) == 5 and "A worker is given up: model: missing." in lines
     with pytest.raises(HeedError, match="model: missing."):
         run(Script(starts=lambda slot: "refused"))
     with pytest.raises(HeedError, match=r"ended while it started \(signal 9\)"):
@@ -161,12 +163,12 @@ def test_that_all_workers_wait_for_a_node_is_said():
             return super().events(timeout)
 
     outcome, lines = run(Late(starts=lambda slot: "pending"))
-    assert len(outcome.said) == 5 and sum("Waiting for nodes" in line for line in lines) == 1
+    assert len(outcome.records) == 5 and sum("Waiting for nodes" in line for line in lines) == 1
 
 
 def test_a_check_of_what_is_done_or_a_worker_ends_the_run():
     def two_are_enough(outcome):
-        if len(outcome.said) == 2:
+        if len(outcome.records) == 2:
             raise HeedError("two are enough.")
 
     crew = Script()

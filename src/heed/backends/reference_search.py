@@ -92,8 +92,8 @@ class ReferenceSearchBackend:
     @torch.no_grad()
     def log_probs_of(self, logits: Tensor, ids: Ints) -> Floats:
         log_probs = torch.log_softmax(logits.float(), dim=-1)
-        found = log_probs.gather(1, torch.from_numpy(ids.clip(0)).to(logits.device)).double().cpu().numpy()
-        return np.where(ids < 0, -np.inf, found)
+        values = log_probs.gather(1, torch.from_numpy(ids.clip(0)).to(logits.device)).double().cpu().numpy()
+        return np.where(ids < 0, -np.inf, values)
 
     @torch.no_grad()
     def draw(

@@ -63,7 +63,7 @@ def distinct_search(
         return gone
 
     # The first search keeps more hypotheses than texts are asked for.
-    found = search(
+    results = search(
         models,
         sources if plain else remember(),
         special,
@@ -77,7 +77,7 @@ def distinct_search(
         n_searches=n_searches,
     )
     if plain:
-        yield from found
+        yield from results
         return
     # Short lists are searched again with wider beams, some sentences together.
     assert text_of is not None
@@ -112,7 +112,7 @@ def distinct_search(
     # Lists that are long enough leave at once; the others wait for company, but not too long.
     short: list[_Short] = []
     n_since = 0  # results since the first of them
-    for result in found:
+    for result in results:
         if result is not None:
             number, hypotheses = result
             source = in_search.pop(number)

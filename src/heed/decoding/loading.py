@@ -90,8 +90,8 @@ def recipe_settings(
     """
     check_rules(rules, changes)
     recipe = validated(DecodingSettings, folder.card.decoding, where=where)
-    asked = {name: value for name, value in changes.items() if value is not None}
-    return validated(DecodingSettings, recipe.model_dump() | asked, where="the search")
+    given = {name: value for name, value in changes.items() if value is not None}
+    return validated(DecodingSettings, recipe.model_dump() | given, where="the search")
 
 
 def prepack_models(

@@ -49,8 +49,10 @@ def attended_places(
         for i in places:
             src, tgt = pairs[i]
             # Without eos, where attention rests that has nothing to look for.
-            found = weights[:, begin : begin + len(tgt), : len(src)].argmax(axis=2).tolist()
-            results[i] = max(reversed(found), key=lambda row: len(set(row))) if layer is None else found[layer - 1]
+            by_layer = weights[:, begin : begin + len(tgt), : len(src)].argmax(axis=2).tolist()
+            results[i] = (
+                max(reversed(by_layer), key=lambda row: len(set(row))) if layer is None else by_layer[layer - 1]
+            )
             begin += len(tgt) + 1
     return results
 

@@ -141,8 +141,8 @@ def _search_in_parallel(run: Run, ahead: _ReadAhead, backend: SearchBackend, *, 
     def work() -> None:
         try:
             backend.use_threads(n_threads // n_searches)
-            found = run(shared, wait=shared.wait, cancelled=lambda _: stopped.is_set(), n_searches=n_searches)
-            for result in found:
+            answers = run(shared, wait=shared.wait, cancelled=lambda _: stopped.is_set(), n_searches=n_searches)
+            for result in answers:
                 if result is not None:
                     results.put(result)
             results.put(None)

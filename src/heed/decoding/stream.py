@@ -262,9 +262,9 @@ def search_in_order(
             yield entry.item, [result for result in entry.results if result is not None]
 
     # Results come in any order; what is complete at the front leaves.
-    for found in search(sources()):
-        if found is not None:
-            number, result = found
+    for numbered in search(sources()):
+        if numbered is not None:
+            number, result = numbered
             entry, place = places.pop(number)
             entry.results[place] = result
             if task is not None and entry.complete:

@@ -45,8 +45,8 @@ class _EditDistance(BeamEditDistance):
     def __call__(self, words_hyp: list[str]) -> tuple[int, str]:
         if self.next_round:
             self.next_round, self._least = False, math.inf
-            found: tuple[int, str] = super().__call__(words_hyp)
-            return found
+            edits: tuple[int, str] = super().__call__(words_hyp)
+            return edits
         distance = self._distance(words_hyp)
         if distance <= self._least and not self._in_band(distance, len(words_hyp)):
             distance = super().__call__(words_hyp)[0]

@@ -107,8 +107,8 @@ def writing_of(lines: Iterable[str]) -> Writing:
     letters = Counter({character: n for character, n in counts.items() if character.isalpha()})
 
     def share(characters: str) -> float:
-        found = re.findall(f"[{characters}]", "".join(letters))
-        return sum(letters[character] for character in found) / max(1, letters.total())
+        matches = re.findall(f"[{characters}]", "".join(letters))
+        return sum(letters[character] for character in matches) / max(1, letters.total())
 
     n_cjk = share(HAN + KANA)
     if n_cjk > 0.5:

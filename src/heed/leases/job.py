@@ -20,7 +20,7 @@ class Patience:
 
     attempts: of a part; the pauses between them, first, twice that … longest, are two minutes together. losses: of
     workers, before their part is given up. starts: of a worker in a row. silence: a lease is taken back after this many
-    times the median part, but not before shortest_silence. said: between two lines of progress.
+    times the median part, but not before shortest_silence. report_seconds: between two lines of progress.
     """
 
     attempts: int = 8
@@ -31,7 +31,7 @@ class Patience:
     silence: float = 10.0
     shortest_silence: float = 60.0
     pending: float = 60.0
-    said: float = 30.0
+    report_seconds: float = 30.0
     polled: float = 0.5
 
 
@@ -58,14 +58,14 @@ class Outcome:
     before: those that were there before.
     """
 
-    said: dict[int, dict[str, Any]] = field(default_factory=dict)
+    records: dict[int, dict[str, Any]] = field(default_factory=dict)
     given_up: dict[int, str] = field(default_factory=dict)
     before: frozenset[int] = frozenset()
 
     @property
     def new(self) -> dict[int, dict[str, Any]]:
         """The sidecars of parts that were not there before."""
-        return {part: said for part, said in self.said.items() if part not in self.before}
+        return {part: record for part, record in self.records.items() if part not in self.before}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,11 +89,11 @@ class Job:
     def run(self, parts: Iterable[int], workforce: Workforce) -> Outcome:
         """Has those parts made that are of this share and not there. Parts may be given up."""
         mine = workforce.part_of_work(parts)
-        outcome = Outcome({part: said for part in mine if (said := self.sidecar(part)) is not None})
-        outcome.before = frozenset(outcome.said)
-        todo = [part for part in mine if part not in outcome.said]
-        if outcome.said:
-            self.report(f"{len(outcome.said):,} of {counted(len(mine), self.noun)} are already there.")
+        outcome = Outcome({part: record for part in mine if (record := self.sidecar(part)) is not None})
+        outcome.before = frozenset(outcome.records)
+        todo = [part for part in mine if part not in outcome.records]
+        if outcome.records:
+            self.report(f"{len(outcome.records):,} of {counted(len(mine), self.noun)} are already there.")
         if not todo:
             return outcome
         crew, n_workers, who = workforce.hire(self.loading, len(todo))
@@ -105,15 +105,15 @@ class Job:
         return outcome
 
     def line(self, outcome: Outcome, n_parts: int) -> str:
-        """What is said of the progress."""
+        """A line on the progress."""
         if self.progress is not None:
             return self.progress(outcome, n_parts)
-        return f"{self.doing}: {len(outcome.said):,} of {n_parts:,} done."
+        return f"{self.doing}: {len(outcome.records):,} of {n_parts:,} done."
 
     def refuse_given_up(self, outcome: Outcome) -> None:
         """HeedError names the parts that were given up."""
         if outcome.given_up:
-            n_parts = len(outcome.said) + len(outcome.given_up)
+            n_parts = len(outcome.records) + len(outcome.given_up)
             names = ", ".join(self.plan.name_of(part) for part in sorted(outcome.given_up)[:10])
             raise HeedError(
                 f"{len(outcome.given_up):,} of {n_parts:,} {self.noun}s were given up ({names}): "
@@ -132,27 +132,27 @@ class Driver:
         self._due: list[tuple[float, int]] = []  # from when on a part may be leased, a heap
         self._refusal = ""
         self._seconds: list[float] = []  # of the parts that these workers made
-        self._waiting_said = False
+        self._waiting_is_reported = False
 
     def run(self, parts: Iterable[int], outcome: Outcome) -> None:
         """Makes these parts. HeedError if no worker can start, or by `check`."""
         self._due = [(0.0, part) for part in parts]
         if not self._due:
             return
-        n_parts = len(self._due) + len(outcome.said)
-        said = now = time.monotonic()
+        n_parts = len(self._due) + len(outcome.records)
+        reported = now = time.monotonic()
         for number, slot in enumerate(self._slots):
             slot.since = now
             self._crew.start(number)
-        while len(outcome.said) + len(outcome.given_up) < n_parts:
+        while len(outcome.records) + len(outcome.given_up) < n_parts:
             self._lease()
             for event in self._crew.events(self._patience.polled):
                 self._hear(event, outcome)
             self._take_back(outcome)
             self._restart()
             self._job.check(outcome)
-            if time.monotonic() - said >= self._patience.said:
-                said = time.monotonic()
+            if time.monotonic() - reported >= self._patience.report_seconds:
+                reported = time.monotonic()
                 self._report(self._job.line(outcome, n_parts))
 
     def _lease(self) -> None:
@@ -171,9 +171,9 @@ class Driver:
             case "answered":
                 slot.state = "idle"
                 if "done" in event.content:
-                    said = outcome.said[slot.part] = event.content["done"]
-                    if said.get("made", True):  # not by others meanwhile
-                        self._seconds.append(said["seconds"])
+                    record = outcome.records[slot.part] = event.content["done"]
+                    if record.get("made", True):  # not by others meanwhile
+                        self._seconds.append(record["seconds"])
                 elif "stop" in event.content:
                     raise HeedError(event.content["stop"])
                 else:
@@ -253,10 +253,10 @@ class Driver:
                 self._crew.start(number)
         pending = [slot for slot in self._slots if slot.state == "starting"]
         if (
-            not self._waiting_said
+            not self._waiting_is_reported
             and pending
             and all(slot.state in ("starting", "gone") for slot in self._slots)
             and min(now - slot.since for slot in pending) > self._patience.pending
         ):
-            self._waiting_said = True
+            self._waiting_is_reported = True
             self._report("No worker has started for a minute: no node has room for one. Waiting for nodes.")

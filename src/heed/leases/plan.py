@@ -253,13 +253,13 @@ def read_plan_file(name: str, kind: type[P]) -> P | None:
     content = read_whole(name)
     if content is None:
         return None
-    found = json.loads(content)
-    if not isinstance(found, dict):
+    values = json.loads(content)
+    if not isinstance(values, dict):
         raise ValueError("no JSON object")
-    if found.get("format") != FORMAT:
-        raise HeedError(f"{name}: format {shown(found.get('format'))}; this Heed reads format {FORMAT}.")
+    if values.get("format") != FORMAT:
+        raise HeedError(f"{name}: format {shown(values.get('format'))}; this Heed reads format {FORMAT}.")
     plan = checked_json(content, kind)
-    if plan.checksum not in (None, _checksum(found)):
+    if plan.checksum not in (None, _checksum(values)):
         raise ValueError("it was changed since it was written")
     return plan
 

@@ -69,10 +69,10 @@ def facts(name: str) -> Facts | None:
     """The facts of a file, or None if it has no sidecar."""
     if not is_url(name):
         try:
-            found = Path(name).stat()
+            state = Path(name).stat()
         except FileNotFoundError:
             return None
-        return Facts(found.st_size, str(found.st_mtime_ns), f"{found.st_dev} {found.st_ino} {found.st_ctime_ns}")
+        return Facts(state.st_size, str(state.st_mtime_ns), f"{state.st_dev} {state.st_ino} {state.st_ctime_ns}")
     file_system, path = _store(name)
     try:
         info = file_system.info(path)
@@ -87,15 +87,15 @@ def matching(pattern: str) -> list[str]:
     if is_url(pattern):
         file_system, path = _store(pattern)
         scheme = pattern.partition("://")[0]
-        found = [f"{scheme}://{one}" for one in sorted(file_system.glob(path)) if not file_system.isdir(one)]
+        files = [f"{scheme}://{one}" for one in sorted(file_system.glob(path)) if not file_system.isdir(one)]
     elif os.path.isdir(pattern):
         raise HeedError(f"{pattern}: is a folder; name its files, such as --in '{joined(pattern, '*.parquet')}'.")
     else:
         names = [pattern] if os.path.exists(pattern) else glob.glob(pattern, recursive=True)
-        found = [os.path.abspath(name) for name in sorted(names) if not os.path.isdir(name)]
-    if not found:
+        files = [os.path.abspath(name) for name in sorted(names) if not os.path.isdir(name)]
+    if not files:
         raise HeedError(f"{pattern}: no such file; expected a name, or a pattern in quotation marks.")
-    return found
+    return files
 
 
 def open_file(name: str) -> BinaryIO:

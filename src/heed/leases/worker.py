@@ -64,17 +64,17 @@ class Attempts:
     def sidecar(self, part: int) -> dict[str, Any]:
         """What the sidecar of a part says, which is made unless it is there ("made"), and the "seconds" it took."""
         worker, started = self._worker, time.monotonic()
-        said = worker.done(part)
-        is_new = said is None
-        if said is None:
+        record = worker.done(part)
+        is_new = record is None
+        if record is None:
             inputs = worker.plan.files_of(part)
             self._watch.check(inputs)
-            said = worker.make(part)
+            record = worker.make(part)
             self._watch.check(inputs)  # again: what was read must be what was planned
             write_whole(
-                worker.plan.sidecar_of(worker.folder, part), json.dumps(said, indent=1, ensure_ascii=False) + "\n"
+                worker.plan.sidecar_of(worker.folder, part), json.dumps(record, indent=1, ensure_ascii=False) + "\n"
             )
-        return {"seconds": time.monotonic() - started, **said, "made": is_new}
+        return {"seconds": time.monotonic() - started, **record, "made": is_new}
 
     def attempt(self, part: int) -> dict[str, Any]:
         """{"done": what `sidecar` gives}, or {"failed": a line, "again": whether another attempt may succeed}.

@@ -194,13 +194,13 @@ class Processes:
         with worker.stdout as answers:
             for line in answers:
                 try:
-                    found = json.loads(line)
+                    answer = json.loads(line)
                 except ValueError:  # cut off by its death
                     break
-                if "refused" in found:
-                    event = Event(slot, "refused", found["refused"])
+                if "refused" in answer:
+                    event = Event(slot, "refused", answer["refused"])
                 else:
-                    event = Event(slot, "ready") if "ready" in found else Event(slot, "answered", found)
+                    event = Event(slot, "ready") if "ready" in answer else Event(slot, "answered", answer)
                 self._heard.put((worker, event))
         status = worker.wait()
         why = f"signal {-status}" if status < 0 else f"status {status}"
@@ -214,12 +214,12 @@ class Processes:
             stdin.flush()
 
     def events(self, timeout: float) -> list[Event]:
-        found = []
+        heard = []
         with suppress(queue.Empty):
-            found.append(self._heard.get(timeout=timeout))
+            heard.append(self._heard.get(timeout=timeout))
             while True:
-                found.append(self._heard.get_nowait())
-        return [event for worker, event in found if self._workers.get(event.slot) is worker]
+                heard.append(self._heard.get_nowait())
+        return [event for worker, event in heard if self._workers.get(event.slot) is worker]
 
     def _end(self, slot: int) -> None:
         worker = self._workers.pop(slot, None)
@@ -310,11 +310,11 @@ class RayActors:
         if not self._awaited:
             time.sleep(timeout)
             return []
-        found, _ = self._ray.wait(list(self._awaited), num_returns=1, timeout=timeout)
-        if found:  # others may be there too
-            found, _ = self._ray.wait(list(self._awaited), num_returns=len(self._awaited), timeout=0)
+        heard, _ = self._ray.wait(list(self._awaited), num_returns=1, timeout=timeout)
+        if heard:  # others may be there too
+            heard, _ = self._ray.wait(list(self._awaited), num_returns=len(self._awaited), timeout=0)
         events = []
-        for answer in found:
+        for answer in heard:
             slot, actor, starting = self._awaited.pop(answer)
             if self._actors.get(slot) is actor:
                 events.append(self._event(slot, answer, starting))

@@ -90,7 +90,7 @@ def find_change(model: nn.Module, arch: Architecture) -> str | None:
 
 
 def _name_of(module: nn.Module, model: nn.Module) -> str:
-    return next((name for name, found in model.named_modules() if found is module), "") or type(model).__name__
+    return next((name for name, other in model.named_modules() if other is module), "") or type(model).__name__
 
 
 def _self_attention_fits(module: SelfAttention, arch: Architecture) -> bool:

@@ -54,8 +54,8 @@ class ModelCard:
     @property
     def examples(self) -> list[str]:
         """Text that the model knows; none of a model that another program, or an older Heed, wrote."""
-        found = self.trained_on.get(EXAMPLES)
-        return [text for text in found if isinstance(text, str)] if isinstance(found, list) else []
+        texts = self.trained_on.get(EXAMPLES)
+        return [text for text in texts if isinstance(text, str)] if isinstance(texts, list) else []
 
 
 _Fact = str | int | float | bool | None
@@ -165,10 +165,10 @@ def _readme(config: ModelConfig) -> str:
         if card.parsing
         else "Use: `heed translate FOLDER < text`, or in Python `heed.load(FOLDER).translate([...])`.",
     ]
-    for title, facts in (("Trained on", card.trained_on), ("Scores", card.scores), ("Decoding", card.decoding)):
-        if facts:
+    for title, rows in (("Trained on", card.trained_on), ("Scores", card.scores), ("Decoding", card.decoding)):
+        if rows:
             shown = {
-                name: " · ".join(map(str, value)) if isinstance(value, list) else value for name, value in facts.items()
+                name: " · ".join(map(str, value)) if isinstance(value, list) else value for name, value in rows.items()
             }
             lines += ["", f"## {title}", *(f"- {name}: {value}" for name, value in shown.items())]
     return "\n".join(lines) + "\n"

@@ -88,7 +88,7 @@ def _loaded(folder: Path, config: ModelConfig) -> ModelFolder:
         (len(tokenizer), config.vocab_size),
         (tokenizer.src_vocab_size, config.src_vocab_size or config.vocab_size),
     )
-    for found, expected in sizes:
-        if found != expected:
-            raise HeedError(f"{folder}: tokenizer.json has {found:,} ids, config.json says {expected:,}.")
+    for n_ids, expected in sizes:
+        if n_ids != expected:
+            raise HeedError(f"{folder}: tokenizer.json has {n_ids:,} ids, config.json says {expected:,}.")
     return ModelFolder(config, tokenizer, weights.take)

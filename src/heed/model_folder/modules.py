@@ -42,8 +42,8 @@ def shared_weights(model: Transformer) -> dict[str, Tensor]:
 
 def load_weights(model: Transformer, weights: dict[str, Tensor], *, where: Path) -> None:
     """Fills the model. HeedError names a weight that is missing, left over, or of another shape."""
-    found = {name: tuple(tensor.shape) for name, tensor in weights.items()}
-    compare_shapes(weight_shapes(model.arch, model.vocab_size, model.src_vocab_size), found, where=where)
+    shapes = {name: tuple(tensor.shape) for name, tensor in weights.items()}
+    compare_shapes(weight_shapes(model.arch, model.vocab_size, model.src_vocab_size), shapes, where=where)
     model.load_state_dict(weights, strict=False)
 
 
@@ -70,8 +70,8 @@ def write_weights(path: Path, tensors: dict[str, Tensor]) -> None:
 
 def folder_of(config: ModelConfig, weights: dict[str, Tensor], tokenizer: AnyTokenizer, *, where: Path) -> ModelFolder:
     """The folder of weights in memory. HeedError if they are not those that config asks for."""
-    found = {name: tuple(tensor.shape) for name, tensor in weights.items()}
-    compare_shapes(weight_shapes(config.arch, config.vocab_size, config.src_vocab_size), found, where=where)
+    shapes = {name: tuple(tensor.shape) for name, tensor in weights.items()}
+    compare_shapes(weight_shapes(config.arch, config.vocab_size, config.src_vocab_size), shapes, where=where)
     for name, tensor in weights.items():
         check_finite(name, tensor.float().numpy(), where=where)
     return ModelFolder(config, tokenizer, lambda name: weights[name].float().numpy() if name in weights else None)

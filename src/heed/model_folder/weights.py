@@ -114,15 +114,15 @@ def _contents(file: BinaryIO) -> dict[str, _Stored]:
     if not isinstance(header, dict) or not all(isinstance(entry, dict) for entry in header.values()):
         raise ValueError("its header does not list tensors")
     header.pop("__metadata__", None)
-    found = {name: _stored(name, entry, file, behind=8 + length) for name, entry in header.items()}
+    contents = {name: _stored(name, entry, file, behind=8 + length) for name, entry in header.items()}
     end = 8 + length
-    for stored in sorted(found.values(), key=lambda stored: (stored.start, stored.end)):
+    for stored in sorted(contents.values(), key=lambda stored: (stored.start, stored.end)):
         if stored.start != end:
             raise ValueError("its tensors overlap or leave gaps")
         end = stored.end
     if end != size:
         raise ValueError(f"{size:,} bytes; its header speaks of {end:,}")
-    return found
+    return contents
 
 
 def _stored(name: str, entry: dict[str, Any], file: BinaryIO, *, behind: int) -> _Stored:
@@ -169,11 +169,11 @@ def check_weights(path: Path, config: ModelConfig) -> StoredWeights:
     return weights
 
 
-def compare_shapes(expected: dict[str, tuple[int, ...]], found: dict[str, tuple[int, ...]], *, where: Path) -> None:
+def compare_shapes(expected: dict[str, tuple[int, ...]], actual: dict[str, tuple[int, ...]], *, where: Path) -> None:
     """HeedError names a weight that is missing, left over, or of another shape."""
-    for name in sorted(expected.keys() ^ found.keys()):
+    for name in sorted(expected.keys() ^ actual.keys()):
         state = "missing" if name in expected else "not part of the architecture in config.json"
         raise HeedError(f"{where}: weight {cut(name)} is {state}.")
-    for name, shape in found.items():
+    for name, shape in actual.items():
         if shape != expected[name]:
             raise HeedError(f"{where}: weight {name} has shape {shape}; config.json asks for {expected[name]}.")

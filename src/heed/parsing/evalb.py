@@ -313,13 +313,13 @@ def _same(one: str, other: str, equal: frozenset[tuple[str, str]]) -> bool:
     return one == other or (one, other) in equal or (other, one) in equal
 
 
-def _other_word(found: str, expected: str) -> str:
+def _other_word(actual: str, expected: str) -> str:
     """Names both words, with the code points in which they differ if a reader may not see the difference."""
-    n_before = _n_alike(found, expected)
-    n_after = _n_alike(found[n_before:][::-1], expected[n_before:][::-1])
-    parts = [word[n_before : len(word) - n_after] for word in (found, expected)]
-    words = f"the word {shown(found)}, expected {shown(expected)}"
-    if "".join(parts).isascii() and shown(found) != shown(expected):
+    n_before = _n_alike(actual, expected)
+    n_after = _n_alike(actual[n_before:][::-1], expected[n_before:][::-1])
+    parts = [word[n_before : len(word) - n_after] for word in (actual, expected)]
+    words = f"the word {shown(actual)}, expected {shown(expected)}"
+    if "".join(parts).isascii() and shown(actual) != shown(expected):
         return words
     here, there = (cut(" ".join(f"U+{ord(c):04X}" for c in part[:SHOWN]), SHOWN) or "nothing" for part in parts)
     return f"{words} (from character {n_before + 1}: {here}, expected {there})"

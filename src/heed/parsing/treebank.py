@@ -125,8 +125,8 @@ def _section_files(folder: Path, sections: Sequence[str]) -> list[Path]:
             inner.clear()
             continue
         seen.add(known)
-        found = sorted(match.groups() for name in names if (match := TREES.fullmatch(name)))
-        trees = {name: here / f"{name}{suffix}" for name, suffix in reversed(found)}  # the plain one of both
+        matches = sorted(match.groups() for name in names if (match := TREES.fullmatch(name)))
+        trees = {name: here / f"{name}{suffix}" for name, suffix in reversed(matches)}  # the plain one of both
         if trees:
             by_section[here.name][here] = sorted(trees.values())
     for section in sections:

@@ -156,7 +156,7 @@ def average_best(
         for candidate, evaluation in zip(candidates, evaluations, strict=True):
             kept = "yes" if candidate is best else "no"
             logbook.record("average", newest, **evaluation.numbers(), steps=candidate.steps, kept=kept)
-    values = "; ".join(f"{found.name}: {found.scores[task.ranked_by].value:.2f}" for found in evaluations)
+    values = "; ".join(f"{each.name}: {each.scores[task.ranked_by].value:.2f}" for each in evaluations)
     card.trained_on[f"{evaluations[0].scores[task.ranked_by].name} on dev of the averages to choose from"] = values
     card.trained_on[KEPT] = f"{best.title}, the best on dev by {evaluations[0].scores[task.ranked_by].name}"
 

@@ -60,10 +60,10 @@ def demo(run: Path, *, report: Report) -> DemoResult:
         train_files(RunContext(recipe, run, Corpora(report=report), machine, Workers()), files)
     translator = Translator.load(run / "model")
     sources, references = read_sides(pairs["test"])  # of an earlier version's run, what that learned to spell
-    found = [translation.text for translation in translator.translate(sources)]
-    right = [text == reference for text, reference in zip(found, references, strict=True)]
-    samples = list(zip(sources, found, right, strict=True))[:N_SAMPLES]
-    return DemoResult(exact_matches(found, references), len(found), samples, run / "model")
+    translations = [translation.text for translation in translator.translate(sources)]
+    right = [text == reference for text, reference in zip(translations, references, strict=True)]
+    samples = list(zip(sources, translations, right, strict=True))[:N_SAMPLES]
+    return DemoResult(exact_matches(translations, references), len(translations), samples, run / "model")
 
 
 def _recipe(pairs: dict[str, FilePair]) -> Recipe:

@@ -183,9 +183,9 @@ def _recipe_of(values: dict[str, Any], path: Path, overrides: Sequence[str], *, 
         recipe = validated(Recipe, _laid_over(read_preset(preset, where=str(path)), values), where=str(path))
 
         # An override that changes nothing is an error, not a surprise after training.
-        asked = [text.partition("=")[0].strip() for text in overrides]
+        names = [text.partition("=")[0].strip() for text in overrides]
         n_layers = recipe.model.n_encoder_layers, recipe.model.n_decoder_layers
-        if "model.n_layers" in asked and all(n_layers):
+        if "model.n_layers" in names and all(n_layers):
             raise HeedError(
                 f"{path}: model.n_layers has no effect, since model.n_encoder_layers is {n_layers[0]} and "
                 f"model.n_decoder_layers {n_layers[1]}; set those."
@@ -234,8 +234,8 @@ def _with_given_shape(values: dict[str, Any], *, where: str) -> dict[str, Any]:
             f"{error} (training.start_from; once begun, a run no longer needs it: heed train RUN)"
         ) from None
     given = {name: value for name, value in config.arch.model_dump().items() if value is not None}
-    asked = values.get("model", {})
-    for name, value in asked.items() if isinstance(asked, dict) else ():
+    model = values.get("model", {})
+    for name, value in model.items() if isinstance(model, dict) else ():
         if name in given and name not in DROPOUTS and value != given[name]:
             raise HeedError(f"{where}: model.{name} is {value!r}, but {folder} has {given[name]!r}; leave it out.")
     vocab_size = min(max(config.vocab_size, MIN_VOCAB_SIZE), MAX_VOCAB_SIZE)  # estimates need it, training does not

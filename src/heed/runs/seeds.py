@@ -66,13 +66,13 @@ def scores_of_seeds(run: Path) -> Group:
 
 
 def _scores(folder: Path) -> dict[tuple[str, str], float]:
-    found: dict[tuple[str, str], float] = {}
+    scores: dict[tuple[str, str], float] = {}
     for entry in read_entries(folder / "metrics.jsonl"):
         name = entry.get("name")
         if entry.get("kind") == "test" and isinstance(name, str) and not name.endswith(LAST):
             values = {metric: entry.get(metric) for metric in METRICS}
-            found |= {(name.partition(" (")[0], m): v for m, v in values.items() if isinstance(v, float)}
-    return found
+            scores |= {(name.partition(" (")[0], m): v for m, v in values.items() if isinstance(v, float)}
+    return scores
 
 
 def differences(first: Group, other: Group) -> list[Difference]:
@@ -109,13 +109,13 @@ def table(groups: Mapping[str, Group]) -> list[str]:
     lines = [f"{'group':{width}}  set         score            mean  deviation  seeds  difference        t       p"]
     first = next(iter(groups.values()))
     for name, group in groups.items():
-        found = {(one.set, one.metric): one for one in differences(first, group)} if group is not first else {}
+        by_score = {(one.set, one.metric): one for one in differences(first, group)} if group is not first else {}
         for (of_set, metric), values in group.items():
             spread = f"{statistics.stdev(values):9.2f}" if len(values) > 1 else f"{'–':>9}"
             line = (
                 f"{name:{width}}  {of_set:10}  {metric:10}  {statistics.fmean(values):9.2f}  {spread}  {len(values):5}"
             )
-            if one := found.get((of_set, metric)):
+            if one := by_score.get((of_set, metric)):
                 line += f"  {one.value:+10.2f}" + ("" if one.p is None else f"  {one.t:7.2f}  {one.p:6.4f}")
             lines.append(line)
     return lines

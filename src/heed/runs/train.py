@@ -256,11 +256,11 @@ def _given_model(recipe: Recipe, run: Path) -> ModelFolder | None:
     if folder is None or state_names(run / "checkpoints"):
         return None
     given = load_model(Path(folder))
-    asked, given_shape = recipe.model.shape(), given.model.arch.shape()
-    for name in asked:
-        if asked[name] != given_shape[name]:
+    shape, given_shape = recipe.model.shape(), given.model.arch.shape()
+    for name in shape:
+        if shape[name] != given_shape[name]:
             raise HeedError(
-                f"model.{name} is {asked[name]!r}, but training.start_from ({folder}) has {given_shape[name]!r}."
+                f"model.{name} is {shape[name]!r}, but training.start_from ({folder}) has {given_shape[name]!r}."
             )
     return given
 

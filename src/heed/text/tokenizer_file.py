@@ -108,19 +108,19 @@ def _no_number(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a number")
 
 
-def _difference(expected: Any, found: Any, name: str = "") -> str:
+def _difference(expected: Any, actual: Any, name: str = "") -> str:
     """The first field whose values differ, such as ".model.dropout", or nothing.
 
     Null, false and what is empty equal a missing field: versions of the library differ in which of these they write.
     """
-    if expected == found:
+    if expected == actual:
         return ""
-    if isinstance(expected, dict) and isinstance(found, dict):
-        for key in (*expected, *(found.keys() - expected.keys())):
-            if inner := _difference(expected.get(key), found.get(key), f"{name}.{key}"):
+    if isinstance(expected, dict) and isinstance(actual, dict):
+        for key in (*expected, *(actual.keys() - expected.keys())):
+            if inner := _difference(expected.get(key), actual.get(key), f"{name}.{key}"):
                 return inner
         return ""
-    if isinstance(expected, list) and isinstance(found, list) and len(expected) == len(found):
-        pairs = enumerate(zip(expected, found, strict=True))
+    if isinstance(expected, list) and isinstance(actual, list) and len(expected) == len(actual):
+        pairs = enumerate(zip(expected, actual, strict=True))
         return next(filter(None, (_difference(*pair, f"{name}.{i}") for i, pair in pairs)), "")
-    return "" if (expected or None) == (found or None) else name
+    return "" if (expected or None) == (actual or None) else name

@@ -138,12 +138,12 @@ def bench_kernels(
     """Measure each of Heed's CPU kernels beside PyTorch's operations, and mark those that lose."""
     from heed.apps.bench.kernel_times import SHAPES, kernel_times
 
-    found = kernel_times(shape or SHAPES)
+    times = kernel_times(shape or SHAPES)
     if as_json:
-        print_json([each.numbers() for each in found])
+        print_json([each.numbers() for each in times])
         return
     n_lost = 0
-    for each in found:
+    for each in times:
         n_lost += each.loses
         print(
             f"{each.shape:6}  {each.kernel:23}  {each.size:32}  {each.kernel_seconds * 1e6:9,.0f} µs  "
@@ -163,11 +163,11 @@ def doctor(as_json: JSON = False) -> None:
     from heed import __version__
     from heed.apps.bench.diagnosis import diagnosis
 
-    facts = diagnosis(__version__)
+    machine = diagnosis(__version__)
     if as_json:
-        print_json(facts)
+        print_json(machine)
         return
-    for title, content in facts.items():
+    for title, content in machine.items():
         show(f"{title}:" if content else f"{title}: {'nothing' if title == 'faster' else 'none'}")
         rows = content.items() if isinstance(content, dict) else (("", item) for item in content)
         for name, value in rows:

@@ -88,7 +88,7 @@ def _rows_of_kernels(kernels: KernelsReport) -> dict[str, Any]:
 def _precision(has_torch: bool) -> dict[str, str]:
     """The precision that training and translation use by default, and why."""
     device_name = search_device()
-    facts = {"train": str(choose_machine())} if has_torch else {}
+    precisions = {"train": str(choose_machine())} if has_torch else {}
     for name in SHAPES:
         arch = read_recipe(name).model.model_copy(update={"n_layers": 1})
         if packs(arch, device_name):
@@ -98,19 +98,19 @@ def _precision(has_torch: bool) -> dict[str, str]:
 
             precision, why = fastest_precision(Transformer(arch, 8).eval().to(device_name), device_name)
         else:
-            facts[f"translate, {name}"] = f"not here: without Heed's kernels a search needs PyTorch; {NO_TORCH}"
+            precisions[f"translate, {name}"] = f"not here: without Heed's kernels a search needs PyTorch; {NO_TORCH}"
             continue
-        facts[f"translate, {name}"] = f"{precision} ({why})"
-    return facts
+        precisions[f"translate, {name}"] = f"{precision} ({why})"
+    return precisions
 
 
 def _threads(has_torch: bool) -> dict[str, Any]:
-    facts = {"threads": n_threads(), "for one sentence": one_sentence_threads()}
+    threads = {"threads": n_threads(), "for one sentence": one_sentence_threads()}
     if has_torch:
         from heed.runs.train import n_workers
 
-        facts[f"workers that train {WORKERS_OF}"] = n_workers(read_recipe(WORKERS_OF), choose_machine())
-    return facts
+        threads[f"workers that train {WORKERS_OF}"] = n_workers(read_recipe(WORKERS_OF), choose_machine())
+    return threads
 
 
 def _libraries() -> dict[str, str]:

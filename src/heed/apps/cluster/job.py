@@ -1,4 +1,4 @@
-"""Translating and scoring in parts, from the command to its end: the plan, the job, what is said, and _SUCCESS."""
+"""Translating and scoring in parts, from the command to its end: the plan, the job, its reports, and _SUCCESS."""
 
 import json
 import os
@@ -111,7 +111,7 @@ def _make(options: ShardOptions, report: Report) -> bool:
 
 def _check_bad_rows(outcome: Outcome, *, max_errors: int) -> None:
     """HeedError if the parts have more bad rows."""
-    n_bad = sum(said["bad_rows"] for said in outcome.said.values())
+    n_bad = sum(record["bad_rows"] for record in outcome.records.values())
     if n_bad > max_errors:
         raise HeedError(
             f"{n_bad:,} rows are bad, more than --max-errors {max_errors:,}; the folder {ERRORS} lists them. Mend them "
@@ -127,18 +127,18 @@ def estimate(options: ShardOptions, report: Report) -> None:
     part = len(plan.parts) // 2
     with tempfile.TemporaryDirectory(prefix="heed-") as folder:
         write_plan(folder, plan)
-        found = Attempts(_loading(replace(options, out=folder)).make()).attempt(part)
-    if "done" not in found:
-        raise HeedError(found.get("failed") or found["stop"])
-    said, n_workers = found["done"], options.workforce.n_local()
+        answer = Attempts(_loading(replace(options, out=folder)).make()).attempt(part)
+    if "done" not in answer:
+        raise HeedError(answer.get("failed") or answer["stop"])
+    sidecar, n_workers = answer["done"], options.workforce.n_local()
     rows = plan.rows_of(part)
-    measured = max(said["seconds"], 1e-3)  # of blank rows it may be nothing
+    measured = max(sidecar["seconds"], 1e-3)  # of blank rows it may be nothing
     seconds = measured * plan.rows / rows
     report(
         f"{plan.rows:,} rows in {counted(len(plan.parts), 'part')}. {plan.name_of(part)}, {rows:,} rows, took "
-        f"{said['seconds']:,.1f} s in this process: {rows / measured:,.0f} rows/s."
+        f"{sidecar['seconds']:,.1f} s in this process: {rows / measured:,.0f} rows/s."
     )
-    size = said["bytes"] * plan.rows / rows
+    size = sidecar["bytes"] * plan.rows / rows
     report(
         f"The whole: {_duration(seconds / n_workers)} with {counted(n_workers, 'worker')}, "
         f"{_cost(options, seconds * _threads(options))}, {size / 1e6:,.1f} MB of output. Nothing was written."
@@ -196,12 +196,12 @@ class _Progress:
     workforce: Workforce
 
     def line(self, outcome: Outcome, n_parts: int) -> str:
-        done, rows = sum(map(self.plan.rows_of, outcome.said)), sum(map(self.plan.rows_of, outcome.new))
+        done, rows = sum(map(self.plan.rows_of, outcome.records)), sum(map(self.plan.rows_of, outcome.new))
         n_rows = sum(map(self.plan.rows_of, self.workforce.part_of_work(range(len(self.plan.parts)))))
         seconds = time.monotonic() - self.started
-        text = f"{len(outcome.said):,} of {n_parts:,} parts, {done:,} of {n_rows:,} rows"
+        text = f"{len(outcome.records):,} of {n_parts:,} parts, {done:,} of {n_rows:,} rows"
         if rows:
-            tokens = sum(said["tokens"] for said in outcome.new.values())
+            tokens = sum(record["tokens"] for record in outcome.new.values())
             left = (n_rows - done) * seconds / rows
             text += f", {rows / seconds:,.0f} rows/s, {tokens / seconds:,.0f} tokens/s, {_duration(left)} left"
         return text + "."
@@ -209,13 +209,13 @@ class _Progress:
 
 def _say_end(options: ShardOptions, outcome: Outcome, seconds: float, report: Report) -> None:
     if outcome.new:
-        rows, tokens = (sum(said[key] for said in outcome.new.values()) for key in ("rows", "tokens"))
+        rows, tokens = (sum(record[key] for record in outcome.new.values()) for key in ("rows", "tokens"))
         report(
             f"{counted(len(outcome.new), 'part')}, {rows:,} rows, {tokens:,} tokens in {_duration(seconds)}: "
             f"{rows / seconds:,.0f} rows/s, "
-            f"{_cost(options, sum(said['seconds'] * said['threads'] for said in outcome.new.values()))}."
+            f"{_cost(options, sum(record['seconds'] * record['threads'] for record in outcome.new.values()))}."
         )
-    bad = sum(said["bad_rows"] for said in outcome.said.values())
+    bad = sum(record["bad_rows"] for record in outcome.records.values())
     if bad:
         report(f"{bad:,} bad rows are listed in {joined(options.out, 'errors')}.")
 
@@ -234,21 +234,21 @@ def _finish(out: str, plan: WorkPlan, outcome: Outcome, report: Report) -> bool:
 
     What killed workers left half-written is removed.
     """
-    everything = dict(outcome.said)
+    everything = dict(outcome.records)
     for part in range(len(plan.parts)):
-        said = everything.get(part) or sidecar(out, plan, part, thorough=False)
-        if said is None:
+        record = everything.get(part) or sidecar(out, plan, part, thorough=False)
+        if record is None:
             report(f"{plan.name_of(part)} and others of other shares are still missing; {SUCCESS} follows with them.")
             return False
-        everything[part] = said
-    kinds = Counter(said["instruction_set"] for said in everything.values())
+        everything[part] = record
+    kinds = Counter(record["instruction_set"] for record in everything.values())
     if len(kinds) > 1:
         of = ", ".join(f"{kind}: {n:,} parts" for kind, n in kinds.most_common())
         report(
             f"Machines of several kinds worked ({of}): done again on another kind, a part may differ in its last bits."
         )
-    sums = {key: sum(said[key] for said in everything.values()) for key in ("rows", "bad_rows", "tokens")}
-    seconds = sum(said["seconds"] * said["threads"] for said in everything.values())
+    sums = {key: sum(record[key] for record in everything.values()) for key in ("rows", "bad_rows", "tokens")}
+    seconds = sum(record["seconds"] * record["threads"] for record in everything.values())
     content = {"parts": len(plan.parts), **sums, "core_seconds": round(seconds, 1), "plan": plan.digest}
     text = json.dumps(content, indent=1) + "\n"
     if read_whole(joined(out, SUCCESS)) != text.encode():  # a complete folder may lie on a disk that is read only

@@ -211,14 +211,14 @@ def make_plan(names: Sequence[str], work: Work) -> WorkPlan:
 
     HeedError if one is damaged, or if there is no row.
     """
-    found, before = list[Examined](), 0
+    examined, before = list[Examined](), 0
     for name in names:
-        found.append(examine(name, work.columns.read, every=work.part_lines, before=before))
-        before += found[-1].rows
+        examined.append(examine(name, work.columns.read, every=work.part_lines, before=before))
+        before += examined[-1].rows
     if before == 0:
         raise HeedError(f"{names[0]}{' and the others' if len(names) > 1 else ''}: no row to {work.task}.")
-    parts = make_parts(found, work.part_lines, words=("rows", "parts"), setting="--part-lines")
-    return WorkPlan(tuple(one.files for one in found), parts, work)
+    parts = make_parts(examined, work.part_lines, words=("rows", "parts"), setting="--part-lines")
+    return WorkPlan(tuple(one.files for one in examined), parts, work)
 
 
 def write_plan(out: str, plan: WorkPlan) -> None:
@@ -237,12 +237,12 @@ def read_plan(out: str) -> WorkPlan | None:
     """The plan in a folder, None if there is none. HeedError if it is damaged."""
     name = joined(out, PLAN)
     try:
-        found = read_plan_file(name, _PlanFile)
-        if found is None:
+        content = read_plan_file(name, _PlanFile)
+        if content is None:
             return None
-        parts = tuple(tuple(Range(*rows[:3], rows[3:]) for rows in part) for part in found.parts)
-        plan = WorkPlan(tuple((one,) for one in found.inputs), parts, found)
-        check_parts(plan, found.part_lines, has_lines=has_lines)
+        parts = tuple(tuple(Range(*rows[:3], rows[3:]) for rows in part) for part in content.parts)
+        plan = WorkPlan(tuple((one,) for one in content.inputs), parts, content)
+        check_parts(plan, content.part_lines, has_lines=has_lines)
         return plan
     except (ValueError, RecursionError) as error:
         raise HeedError(f"{name}: damaged ({error}); choose another folder.") from None
@@ -250,13 +250,13 @@ def read_plan(out: str) -> WorkPlan | None:
 
 def agreed_plan(out: str, names: Sequence[str], work: Work, report: Callable[[str], None]) -> WorkPlan:
     """The plan in the folder, or a new one if it has none. HeedError if it is another one, and says what differs."""
-    found = read_plan(out)
-    if found is not None:
-        return _same(found, out, names, work)
+    existing = read_plan(out)
+    if existing is not None:
+        return _same(existing, out, names, work)
     with planning(out):
-        found = read_plan(out)  # which another process has made meanwhile
-        if found is not None:
-            return _same(found, out, names, work)
+        existing = read_plan(out)  # which another process has made meanwhile
+        if existing is not None:
+            return _same(existing, out, names, work)
         if not is_url(out):
             _check_empty(Path(out))
         plan = make_plan(names, work)
@@ -271,10 +271,10 @@ def _check_empty(out: Path) -> None:
         raise HeedError(f"{out}: holds {shown(min(others))} and no {PLAN}; choose a new or an empty folder.")
 
 
-def _same(found: WorkPlan, out: str, names: Sequence[str], work: Work) -> WorkPlan:
+def _same(plan: WorkPlan, out: str, names: Sequence[str], work: Work) -> WorkPlan:
     """The plan of before. HeedError if it has other inputs, work or settings."""
-    work = work.model_copy(update={"split": found.work.split})  # a folder keeps the split that it was begun with
-    known = {one.name: one for one in found.files}
+    work = work.model_copy(update={"split": plan.work.split})  # a folder keeps the split that it was begun with
+    known = {one.name: one for one in plan.files}
     inputs = []
     for name in names:
         one = known.get(name)
@@ -283,19 +283,19 @@ def _same(found: WorkPlan, out: str, names: Sequence[str], work: Work) -> WorkPl
             size, version = (now.n_bytes, now.version) if now else (0, "missing")
             one = Input(name, size, "another content" if not is_url(name) else version, version, one.rows if one else 0)
         inputs.append((one,))
-    if differing := differences(found.identity(), WorkPlan(tuple(inputs), found.parts, work).identity()):
+    if differing := differences(plan.identity(), WorkPlan(tuple(inputs), plan.parts, work).identity()):
         more = f" and {len(differing) - 5} more" if len(differing) > 5 else ""
         raise HeedError(
             f"{joined(out, PLAN)}: another plan; what differs: {', '.join(differing[:5])}{more}. Choose another folder."
         )
-    return replace(found, work=work)
+    return replace(plan, work=work)
 
 
 def part_hash(name: str) -> str:
     """The hash in a part's sidecar: SHA-256 of a file, etag of an object."""
     if is_url(name):
-        found = facts(name)
-        return found.version if found else ""
+        file = facts(name)
+        return file.version if file else ""
     return sha256_of(Path(name))
 
 
@@ -305,15 +305,15 @@ def sidecar(out: str, plan: WorkPlan, part: int, *, thorough: bool = True) -> di
     thorough: compares the hash of the part; else only its size.
     """
     name = joined(out, plan.name_of(part))
-    said, found = read_sidecar(plan.sidecar_of(out, part), Sidecar), facts(name)
+    record, file = read_sidecar(plan.sidecar_of(out, part), Sidecar), facts(name)
     if (
-        said is not None
-        and found is not None
-        and said["plan"] == plan.digest
-        and said["bytes"] == found.n_bytes
-        and said["rows"] + said["bad_rows"] + said.get("blank_rows", 0) == plan.rows_of(part)
-        and (not thorough or said["hash"] == part_hash(name))
-        and (said["bad_rows"] == 0 or facts(joined(out, plan.errors_of(part))) is not None)
+        record is not None
+        and file is not None
+        and record["plan"] == plan.digest
+        and record["bytes"] == file.n_bytes
+        and record["rows"] + record["bad_rows"] + record.get("blank_rows", 0) == plan.rows_of(part)
+        and (not thorough or record["hash"] == part_hash(name))
+        and (record["bad_rows"] == 0 or facts(joined(out, plan.errors_of(part))) is not None)
     ):
-        return said
+        return record
     return None

@@ -120,17 +120,17 @@ class Worker:
                     self._check_faults(faults)
             finally:
                 writer.close()
-            said = {"bytes": path.stat().st_size, "hash": part_hash(str(path))}
+            record = {"bytes": path.stat().st_size, "hash": part_hash(str(path))}
         if faults:
             lines = "".join(json.dumps(fault, ensure_ascii=False) + "\n" for fault in faults)
             write_whole(joined(self.folder, plan.errors_of(part)), lines)
-        found = facts(name)
-        said = {
+        file = facts(name)
+        record = {
             "plan": plan.digest,
             "rows": n_rows,
             "bad_rows": len(faults),
             **({"blank_rows": n_blank} if n_blank else {}),
-            **said,
+            **record,
             "seconds": round(time.monotonic() - started, 3),
             "cpu_seconds": round(time.process_time() - used, 3),  # fewer: other programs have the core, or files wait
             "threads": self._loading.threads,
@@ -138,9 +138,9 @@ class Worker:
             "instruction_set": self._instructions,
             "precision": plan.work.precision,
         }
-        if found is not None and "://" in name:
-            said["hash"] = found.version  # the store's own, which is asked for without reading the part
-        return said
+        if file is not None and "://" in name:
+            record["hash"] = file.version  # the store's own, which is asked for without reading the part
+        return record
 
     def _check_faults(self, faults: list[dict[str, Any]]) -> None:
         if len(faults) > self._loading.max_errors:
@@ -197,20 +197,20 @@ class Worker:
             kept = rows.good
             sources, targets = ([rows.texts[place][side] for place in kept] for side in (0, 1))
             try:
-                found = self._translator.log_probs(sources, targets)
+                log_probs_of_rows = self._translator.log_probs(sources, targets)
             except HeedError:  # a pair of it is too long: which one?
-                kept, found = self._score_one_by_one(rows, kept)
-            yield rows, kept, [self._score(log_probs) for log_probs in found]
+                kept, log_probs_of_rows = self._score_one_by_one(rows, kept)
+            yield rows, kept, [self._score(log_probs) for log_probs in log_probs_of_rows]
 
     def _score_one_by_one(self, rows: Rows, kept: list[int]) -> tuple[list[int], list[list[float]]]:
         """The places that can be scored, with what is found; the others become faults."""
-        found = []
+        log_probs = []
         for place in kept:
             try:
-                found += self._translator.log_probs([rows.texts[place][0]], [rows.texts[place][1]])
+                log_probs += self._translator.log_probs([rows.texts[place][0]], [rows.texts[place][1]])
             except HeedError as error:
                 rows.faults[place] = str(error).removeprefix("line 1: ").rstrip(".")
-        return [place for place in kept if place not in rows.faults], found
+        return [place for place in kept if place not in rows.faults], log_probs
 
     def _score(self, log_probs: list[float]) -> _Result:
         from heed.decoding.scoring import length_penalty
@@ -245,23 +245,25 @@ class _Items:
     ) -> "tuple[str, list[Translation]]":
         """The text of these translations, and those that it is of: some are asked for again, without what stays."""
         answers: dict[Question, list[Item]] = {}
-        asked = dict(zip(self._questions, self._questions, strict=True))
-        found = dict(zip(self._questions, translations, strict=True))
-        while asked:
-            tagged = [own for own, question in asked.items() if question.has_tags]
-            links = translator.alignments([asked[one].text for one in tagged], [found[one].text for one in tagged])
+        questions = dict(zip(self._questions, self._questions, strict=True))
+        by_question = dict(zip(self._questions, translations, strict=True))
+        while questions:
+            tagged = [own for own, question in questions.items() if question.has_tags]
+            links = translator.alignments(
+                [questions[one].text for one in tagged], [by_question[one].text for one in tagged]
+            )
             of_tagged = dict(zip(tagged, links, strict=True))
             lost: dict[Question, Question] = {}
-            for own, question in asked.items():
-                answer = question.answer(Translated(found[own].text, of_tagged.get(own)))
+            for own, question in questions.items():
+                answer = question.answer(Translated(by_question[own].text, of_tagged.get(own)))
                 if answer is not None:
                     answers[own] = answer
                 elif has_words((bare := question.without_texts()).sentence):
                     lost[own] = bare
             again = translator.stream([bare.text for bare in lost.values()], sampling=sampling, keep_words=True)
-            found |= dict(zip(lost, again, strict=True))
-            asked = lost
-        return self._draft.text(answers), list(found.values())
+            by_question |= dict(zip(lost, again, strict=True))
+            questions = lost
+        return self._draft.text(answers), list(by_question.values())
 
 
 def _joined(text: str, translations: "list[Translation]") -> _Result:

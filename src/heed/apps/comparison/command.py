@@ -84,7 +84,7 @@ def compare(
     check_number(len(references))
     language = language_of_file(ref, references)
     tokenization = choose_tokenization(choice, references, language=language, report=say)
-    counted = None if training_text is None else _begun(training_text)
+    training_lines = None if training_text is None else _begun(training_text)
 
     def lines_of(path: Path) -> list[str]:
         """Read once: the shell's <(...) gives its lines only then."""
@@ -117,7 +117,7 @@ def compare(
         say(f"Scoring by COMET with {comet}.")
     compare_by = partial(
         compared, translations, references, tokenize=tokenization, language=language, sources=sources,
-        training_text=counted, report=say,
+        training_text=training_lines, report=say,
     )  # fmt: skip
     try:
         comparison, failed = compare_by(comet=comet, gpu=gpu), None

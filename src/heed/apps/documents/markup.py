@@ -139,8 +139,8 @@ def _root(text: str, place: int) -> _Element:
     def end(_: str) -> None:
         nesting.pop().end = parser.CurrentByteIndex - len(head)
 
-    def words(found: str) -> None:
-        nesting[-1].has_words = nesting[-1].has_words or not found.isspace()
+    def words(text: str) -> None:
+        nesting[-1].has_words = nesting[-1].has_words or not text.isspace()
 
     # A few declarations can expand to gigabytes, and none is needed.
     def entity(*_: object) -> None:

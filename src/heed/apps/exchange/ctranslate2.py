@@ -195,8 +195,8 @@ def _compare_scores(folder: ModelFolder, theirs: Any) -> float:
     for src, tgt in zip(*sample_ids(folder), strict=True):
         (ours,) = pair_log_probs([folder.model], [(src, tgt)], special)
         source = [src_names[i] for i in (src if adds_eos else [*src, special.eos])]
-        found = theirs.score_batch([source], [[tgt_names[i] for i in tgt]])[0].log_probs
-        worst = max(worst, float(np.abs(np.array(ours) - found).max()))
+        scores = theirs.score_batch([source], [[tgt_names[i] for i in tgt]])[0].log_probs
+        worst = max(worst, float(np.abs(np.array(ours) - scores).max()))
     if not worst <= TOLERANCE:
         raise HeedError(
             f"CTranslate2's log-probabilities differ by {worst:.1e}; nothing was written. Please report this."

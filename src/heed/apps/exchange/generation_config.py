@@ -75,11 +75,11 @@ def _barred(special: SpecialIds) -> list[list[int]]:
 
 def _kept_settings(card: ModelCard) -> dict[str, Any]:
     try:
-        found = json.loads(str(card.trained_on.get(OTHER_SETTINGS, "{}")))
+        settings = json.loads(str(card.trained_on.get(OTHER_SETTINGS, "{}")))
     except (ValueError, RecursionError):  # the model folder may come from a stranger
-        found = {}
+        settings = {}
     names = (*NOT_IN_HEED, *KEPT)
-    return {name: found[name] for name in names if name in found} if isinstance(found, dict) else {}
+    return {name: settings[name] for name in names if name in settings} if isinstance(settings, dict) else {}
 
 
 def search_settings(generation: Mapping[str, Any]) -> dict[str, Any]:

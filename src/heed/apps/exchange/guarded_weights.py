@@ -39,16 +39,16 @@ def weights_of(path: Path) -> dict[str, Tensor]:
     """
     for name, read in (("model.safetensors", read_weights), ("pytorch_model.bin", _unpickle)):
         if (path / name).is_file():
-            found = read(path / name)
+            weights = read(path / name)
             break
         if (path / f"{name}.index.json").is_file():
-            found = _shards(path / f"{name}.index.json", read)
+            weights = _shards(path / f"{name}.index.json", read)
             break
     else:
         raise HeedError(f"{path}: holds neither model.safetensors nor pytorch_model.bin, whole or in shards.")
     # Names of the same numbers share one copy, as they do in the file.
-    copies = {_place(tensor): tensor.float() for tensor in found.values()}
-    return {name: copies[_place(tensor)] for name, tensor in found.items()}
+    copies = {_place(tensor): tensor.float() for tensor in weights.values()}
+    return {name: copies[_place(tensor)] for name, tensor in weights.items()}
 
 
 def _shards(index: Path, read: Callable[[Path], dict[str, Tensor]]) -> dict[str, Tensor]:
@@ -59,7 +59,7 @@ def _shards(index: Path, read: Callable[[Path], dict[str, Tensor]]) -> dict[str,
     for name, file in listed.items():
         if not isinstance(file, str) or not SHARD.fullmatch(file):
             raise HeedError(f"{index}: {shown(name)} is in {shown(file)}; expected a file in the same folder.")
-    found: dict[str, Tensor] = {}
+    weights: dict[str, Tensor] = {}
     for file in sorted(set(listed.values())):
         if not (index.parent / file).is_file():
             raise HeedError(f"{index.parent / file}: missing; {index.name} lists it. Download the whole folder.")
@@ -68,8 +68,8 @@ def _shards(index: Path, read: Callable[[Path], dict[str, Tensor]]) -> dict[str,
         for name in sorted(shard.keys() ^ expected):
             fault = "lacks" if name in expected else "also holds"
             raise HeedError(f"{index.parent / file}: {fault} {shown(name)}, unlike {index.name}.")
-        found |= shard
-    return found
+        weights |= shard
+    return weights
 
 
 def _place(tensor: Tensor) -> tuple[Any, ...]:
@@ -86,7 +86,7 @@ def _unpickle(path: Path) -> dict[str, Tensor]:
             file.seek(0)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of a pickle that torch did not write; it is refused, or checked below
-                found = torch.load(file, map_location="cpu", weights_only=True)
+                content = torch.load(file, map_location="cpu", weights_only=True)
     except HeedError:
         raise
     except pickle.UnpicklingError:
@@ -99,18 +99,20 @@ def _unpickle(path: Path) -> dict[str, Tensor]:
     except Exception as error:  # whatever torch raises for a file that is cut or of another kind
         raise HeedError(f"{path}: damaged or not a file of weights ({type(error).__name__}).") from None
     # Whatever was read is checked as if a stranger had built the objects: names, kinds, sizes.
-    found = dict(dict.items(found)) if isinstance(found, dict) else {}  # its own methods, the pickle may have replaced
-    if not found or not all(isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in found.items()):
+    content = (
+        dict(dict.items(content)) if isinstance(content, dict) else {}
+    )  # its own methods, the pickle may have replaced
+    if not content or not all(isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in content.items()):
         raise HeedError(f"{path}: holds no tensors by name.")
-    for name, tensor in found.items():
+    for name, tensor in content.items():
         # A pickle can describe a tensor that is larger than the file, or that has no numbers at all.
         if tensor.layout != torch.strided or tensor.device.type != "cpu" or tensor.dtype not in FLOATS:
             raise HeedError(f"{path}: {shown(name)} is not a float matrix; import the model before it was quantised.")
     # Several names of the same numbers count once.
-    sizes = {_place(tensor): tensor.numel() * tensor.element_size() for tensor in found.values()}
+    sizes = {_place(tensor): tensor.numel() * tensor.element_size() for tensor in content.values()}
     if sum(sizes.values()) > path.stat().st_size:
         raise HeedError(f"{path}: its tensors are larger than the file.")
-    return found
+    return content
 
 
 @contextmanager

@@ -205,8 +205,8 @@ def load(path: Path, *, report: Callable[[str], None]) -> ModelFolder:
             f"{path / 'config.json'}: model_type is {shown(config.get('model_type'))}; Heed imports marian alone."
         )
     theirs = weights_of(path)
-    special, found = _special(config, path), config.get("heed")
-    ours: dict[str, Any] = found if isinstance(found, dict) else {}
+    special, own = _special(config, path), config.get("heed")
+    ours: dict[str, Any] = own if isinstance(own, dict) else {}
     share = _share(config, path)
     parts = _our_parts(theirs, share, path)
     arch = _architecture(config, parts, share, path)
@@ -263,12 +263,12 @@ def _our_parts(theirs: dict[str, Tensor], share: str, path: Path) -> Parts:
 
     def take(ours: str, *names: str) -> None:
         """A matrix that stands under any of these names, and is the same wherever it stands."""
-        found = [left.pop(name) for name in names if name in left]
-        if not found:
+        copies = [left.pop(name) for name in names if name in left]
+        if not copies:
             raise HeedError(f"{path}: weight {names[0]} is missing.")
-        if any(not torch.equal(found[0], other) for other in found[1:]):
+        if any(not torch.equal(copies[0], other) for other in copies[1:]):
             raise HeedError(f"{path}: {' and '.join(names)} differ, which config.json says are one matrix.")
-        parts[ours] = found[0]
+        parts[ours] = copies[0]
 
     # Embeddings and output, which may be one matrix under several names.
     shared, src, tgt, output = (
@@ -335,7 +335,7 @@ def _architecture(config: Mapping[str, Any], parts: Parts, share: str, path: Pat
     return validated(Architecture, values, where=where)
 
 
-def _own_architecture(own: Any, found: Architecture, path: Path) -> Architecture:
+def _own_architecture(own: Any, theirs: Architecture, path: Path) -> Architecture:
     """The settings that Heed wrote, if they are of the network found: they also say what no folder of theirs does.
 
     found: with all sines before all cosines, which another order of the channels makes the same network.
@@ -343,12 +343,12 @@ def _own_architecture(own: Any, found: Architecture, path: Path) -> Architecture
     written = validated(Architecture, own, where=f"{path / 'config.json'}: heed.architecture")
     unsaid = {name: getattr(written, name) for name in ("word_dropout", "max_positions", "d_k", "d_v")}
     for name in ("attention_bias", "output_bias"):  # one that was not trained may be zero all over
-        unsaid[name] = getattr(written, name) or getattr(found, name)
-    if (written.encoder_layers, written.decoder_layers) == (found.encoder_layers, found.decoder_layers):
+        unsaid[name] = getattr(written, name) or getattr(theirs, name)
+    if (written.encoder_layers, written.decoder_layers) == (theirs.encoder_layers, theirs.decoder_layers):
         unsaid |= {name: getattr(written, name) for name in ("n_layers", "n_encoder_layers", "n_decoder_layers")}
     if written.positions == "sinusoid":
         unsaid["positions"] = "sinusoid"
-    return validated(Architecture, found.model_dump() | unsaid, where=f"{path / 'config.json'}: heed.architecture")
+    return validated(Architecture, theirs.model_dump() | unsaid, where=f"{path / 'config.json'}: heed.architecture")
 
 
 def _card(

@@ -117,13 +117,13 @@ def load(path: Path, *, report: Callable[[str], None]) -> ModelFolder:
 
 def _decoder_settings(path: Path) -> Path:
     if path.is_dir():
-        found = sorted(path.glob("*.yml"))
-        found = [yml for yml in found if yml.name.endswith("decoder.yml")] or found
-        if len(found) != 1:
+        files = sorted(path.glob("*.yml"))
+        files = [yml for yml in files if yml.name.endswith("decoder.yml")] or files
+        if len(files) != 1:
             raise HeedError(
-                f"{path}: holds {len(found)} settings of a decoder; name one, such as model.npz.decoder.yml."
+                f"{path}: holds {len(files)} settings of a decoder; name one, such as model.npz.decoder.yml."
             )
-        return found[0]
+        return files[0]
     if path.suffix == ".npz":
         return path.with_name(path.name + ".decoder.yml")
     return path
@@ -142,22 +142,22 @@ def _yaml(content: bytes, path: Path) -> dict[str, Any]:
             # A value of a few lines that refer to each other could be longer than the memory.
             if isinstance(event, yaml.AliasEvent) or depth > MAX_DEPTH:
                 raise ValueError("aliases or deeply nested values, which Marian never writes")
-        found = yaml.safe_load(text)
+        settings = yaml.safe_load(text)
     except Exception as error:  # PyYAML raises half a dozen kinds for a tag on a value of another type
         raise HeedError(f"{path}: damaged settings ({reason(error)}).") from None
-    if not isinstance(found, dict):
+    if not isinstance(settings, dict):
         raise HeedError(f"{path}: holds no settings of Marian's.")
-    return found
+    return settings
 
 
 def _files(decoder: Mapping[str, Any], yml: Path) -> tuple[Path, tuple[Path, Path]]:
     """The model and its two vocabularies, next to their settings wherever those say that they lie."""
 
     def names(key: str) -> list[str]:
-        found = decoder.get(key)
-        if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
+        value = decoder.get(key)
+        if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
             raise HeedError(f"{yml}: {key} is not a list of files.")
-        return found
+        return value
 
     models, vocabularies = names("models"), names("vocabs")
     if len(models) != 1:
@@ -175,8 +175,8 @@ def _arrays(path: Path) -> dict[str, np.ndarray]:
     """The arrays of an .npz; nothing in it is unpickled."""
     check_expansion(path)
     try:
-        with np.load(path, allow_pickle=False) as found:
-            arrays = {name: found[name] for name in found.files}
+        with np.load(path, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
     except Exception as error:  # zipfile, zlib and numpy raise a dozen kinds for a damaged file
         raise HeedError(f"{path}: damaged or not an .npz ({reason(error)}).") from None
     for name, array in arrays.items():
@@ -242,10 +242,10 @@ def _check_norm(settings: Mapping[str, Any], path: Path) -> None:
     """HeedError unless a sub-layer's sum is normalised and nothing else; d is dropout, a the addition, n the norm."""
     defaults = {"preprocess": "", "postprocess": "dan", "postprocess-top": "", "postprocess-emb": "d"}
     for where, default in defaults.items():
-        found = settings.get(f"transformer-{where}", default)
-        if str(found).replace("d", "") != default.replace("d", ""):
+        value = settings.get(f"transformer-{where}", default)
+        if str(value).replace("d", "") != default.replace("d", ""):
             raise HeedError(
-                f"{path}: transformer-{where} is {shown(found)}, expected {default!r}: Heed imports post-norm, because "
+                f"{path}: transformer-{where} is {shown(value)}, expected {default!r}: Heed imports post-norm, because "
                 "Marian's search does not normalise a pre-norm decoder's keys."
             )
 
@@ -265,9 +265,9 @@ def _our_parts(theirs: dict[str, Tensor], arch: Architecture, path: Path) -> Par
     def take(ours: str, name: str, *, transposed: bool = False) -> None:
         if name not in left:
             raise HeedError(f"{path}: {name} is missing.")
-        found = left.pop(name)
+        weight = left.pop(name)
         is_vector = ours.endswith("bias") or "_ln_" in name
-        parts[ours] = found.flatten() if is_vector else found.T.contiguous() if transposed else found
+        parts[ours] = weight.flatten() if is_vector else weight.T.contiguous() if transposed else weight
 
     if arch.share == "all":
         take("src_embedding.weight", "Wemb")

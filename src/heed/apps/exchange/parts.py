@@ -88,9 +88,9 @@ def check_parts(parts: Mapping[str, Tensor], config: ModelConfig, *, where: Path
         state = "missing" if name in expected else "one too many"
         raise HeedError(f"{where}: weight {cut(name)} is {state}, by the model's settings.")
     for name, shape in expected.items():
-        if (found := tuple(parts[name].shape)) != shape:
+        if (actual := tuple(parts[name].shape)) != shape:
             raise HeedError(
-                f"{where}: weight {name} has shape {found}; the model's settings and vocabulary ask for {shape}."
+                f"{where}: weight {name} has shape {actual}; the model's settings and vocabulary ask for {shape}."
             )
 
 

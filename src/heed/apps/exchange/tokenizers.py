@@ -122,11 +122,11 @@ def hugging_face_tokenizer(folder: Path, special: SpecialIds, *, n_src_rows: int
             ) from None
     else:
         raise HeedError(f"{folder}: holds neither source.spm, as an OPUS-MT model does, nor tokenizer.json.")
-    found = tokenizer.special
-    if (found.pad, found.bos, found.eos) != (special.pad, special.bos, special.eos):
+    own = tokenizer.special
+    if (own.pad, own.bos, own.eos) != (special.pad, special.bos, special.eos):
         raise HeedError(
             f"{folder}: config.json has pad, start and eos {special.pad}, {special.bos}, {special.eos}; its tokenizer "
-            f"{found.pad}, {found.bos}, {found.eos}."
+            f"{own.pad}, {own.bos}, {own.eos}."
         )
     return tokenizer
 
@@ -155,8 +155,8 @@ def _named_tokens(config: dict[str, Any]) -> Iterator[str]:
     """The tokens that transformers adds when it reads these settings of a tokenizer."""
     values = [value for key, value in config.items() if key.endswith("_token")]
     for key in ("added_tokens_decoder", "extra_special_tokens", "additional_special_tokens"):
-        found = config.get(key)
-        values += found.values() if isinstance(found, dict) else found if isinstance(found, list) else ()
+        entry = config.get(key)
+        values += entry.values() if isinstance(entry, dict) else entry if isinstance(entry, list) else ()
     for value in values:
         token = value.get("content") if isinstance(value, dict) else value
         if isinstance(token, str):

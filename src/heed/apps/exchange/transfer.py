@@ -90,7 +90,7 @@ def import_(
     else:
         from heed.apps.exchange.marian import load
     with progress(f"Reading {path}"):
-        found = load(path, report=report)
-    card = replace(found.card, src=src or found.card.src, tgt=tgt or found.card.tgt)
+        imported = load(path, report=report)
+    card = replace(imported.card, src=src or imported.card.src, tgt=tgt or imported.card.tgt)
     with progress(f"Writing {out}"):
-        save_model(out, found.model, found.tokenizer, model_card(vars(card), where=str(path)))
+        save_model(out, imported.model, imported.tokenizer, model_card(vars(card), where=str(path)))

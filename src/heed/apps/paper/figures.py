@@ -138,12 +138,12 @@ def head_weights(attention: Attention, what: str) -> NDArray[np.float64] | None:
         "aligned word": np.broadcast_to(np.arange(n_keys) < n_keys - 1, ahead.shape),
         "long distance": far,
     }[what]
-    asked = chosen.any(axis=1)  # the last word has no next one
-    if not asked.any():
+    queries = chosen.any(axis=1)  # the last word has no next one
+    if not queries.any():
         return None
     there = weights * chosen
     given = there.max(axis=3) if what in ("aligned word", "long distance") else there.sum(axis=3)
-    result: NDArray[np.float64] = given[:, :, asked].mean(axis=2)
+    result: NDArray[np.float64] = given[:, :, queries].mean(axis=2)
     return result
 
 

@@ -305,11 +305,11 @@ def info(
     """Show a model's shapes, parameters by part, training data and scores."""
     from heed.runs.describe import describe
 
-    facts = describe(path, vocab_size=vocab_size)
+    description = describe(path, vocab_size=vocab_size)
     if as_json:
-        print_json(facts)
+        print_json(description)
         return
-    for title, content in facts.items():
+    for title, content in description.items():
         show(title if isinstance(content, dict) else f"{title}: {content}")
         if isinstance(content, dict):
             for name, value in content.items():

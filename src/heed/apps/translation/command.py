@@ -300,8 +300,8 @@ def score(
         if tokens
         else [tokenizer.tokens(ids) for ids in tokenizer.encode_targets(targets)]
     )
-    found = translator.log_probs(sources, segmented)
-    for number, (target, of_target, log_probs) in enumerate(zip(targets, segmented, found, strict=True), start=1):
+    of_targets = translator.log_probs(sources, segmented)
+    for number, (target, of_target, log_probs) in enumerate(zip(targets, segmented, of_targets, strict=True), start=1):
         if not tokens and tokenizer.symbols and target.strip() and len(log_probs) == 1:  # eos alone
             raise HeedError(f"{tgt}, line {number:,}: a symbol that the model's vocabulary lacks.")
         total = sum(log_probs)

@@ -175,8 +175,8 @@ def _found() -> tuple[Library | None, str, str]:
         return None, f"{without}: the kernels need Linux or macOS, not {platform.system()}", ""
     if native_kernels() == "fast" and not any_wins(isa):
         return None, f"{without}, which are faster than Heed's kernels with {isa.title}", ""
-    if (found := _load_prebuilt(isa)) is not None:
-        return _ready(found)
+    if (prebuilt := _load_prebuilt(isa)) is not None:
+        return _ready(prebuilt)
     if (compiler := found_compiler()) is None:
         named = cpp_compiler()
         wanted = f"the C++ compiler {named[0]} (CXX)" if named else "a C++ compiler (g++ or clang++)"
@@ -412,8 +412,8 @@ def _processor() -> bytes:
         command = ["/usr/sbin/sysctl", "machdep.cpu", "hw.optional"]
         return subprocess.run(command, capture_output=True, check=True, timeout=60).stdout
     lines = Path("/proc/cpuinfo").read_bytes().splitlines()
-    facts = [line for line in lines if line.startswith((b"model name", b"flags", b"Features", b"CPU part"))]
-    return b"\n".join(sorted(set(facts)))
+    features = [line for line in lines if line.startswith((b"model name", b"flags", b"Features", b"CPU part"))]
+    return b"\n".join(sorted(set(features)))
 
 
 def _belongs_to_this_user_alone(file: os.stat_result) -> bool:

@@ -248,10 +248,10 @@ def _sum_of(parameter: Tensor) -> Tensor:
     return total
 
 
-def _runs(found: Sequence[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, list[Tensor]]]:
+def _runs(pairs: Sequence[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, list[Tensor]]]:
     """(sums in one piece of memory, their flat gradients) of each run of neighbours among sums with gradients."""
     runs: list[list[tuple[Tensor, Tensor]]] = []
-    for total, gradient in found:
+    for total, gradient in pairs:
         last = runs[-1][-1][0] if runs else None
         # Sums that are no views of a common buffer, or whose neighbour has no gradient here, begin a run.
         follows = last is not None and last._base is not None and last._base is total._base

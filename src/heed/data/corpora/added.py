@@ -79,14 +79,14 @@ def _checked(file: Path, values: dict[str, Any], *, where: Path) -> Corpus:
 def _describe(folder: Path) -> dict[str, Any]:
     """The content of a TOML file for a folder with train.en, train.de, dev.en, dev.de, and test sets likewise."""
     # Which files are texts follows from the languages of train.
-    found: dict[str, dict[str, str]] = defaultdict(dict)
+    files: dict[str, dict[str, str]] = defaultdict(dict)
     for name in sorted(os.listdir(folder)):
         if match := TEXT_NAME.fullmatch(name):
             split, language = match["split"], match["language"]
-            if language in found[split] and split in ("train", "dev"):
-                raise HeedError(f"{folder}: holds both {found[split][language]} and {name}; keep one of them.")
-            found[split][language] = name
-    languages = sorted(found["train"])
+            if language in files[split] and split in ("train", "dev"):
+                raise HeedError(f"{folder}: holds both {files[split][language]} and {name}; keep one of them.")
+            files[split][language] = name
+    languages = sorted(files["train"])
     if len(languages) != 2:
         listed = f"text in {cut(', '.join(languages))}" if languages else "none"
         raise HeedError(
@@ -94,7 +94,7 @@ def _describe(folder: Path) -> dict[str, Any]:
             f"is {listed}. Name two languages, or describe the corpus in a TOML file."
         )
 
-    splits = {name: {code: sides[code] for code in languages if code in sides} for name, sides in found.items()}
+    splits = {name: {code: sides[code] for code in languages if code in sides} for name, sides in files.items()}
     if len(splits.get("dev", {})) != 2:
         src, tgt = (folder / splits["train"][language] for language in languages)
         raise HeedError(

@@ -126,8 +126,8 @@ class Text(Settings):
     def _in_one_place(self) -> Self:
         given = tuple(name for name in ("url", "path", "archive", "member") if getattr(self, name) is not None)
         if given not in (("url",), ("path",), ("archive", "member")):
-            found = " and ".join(given) or "none of them"
-            raise ValueError(f"expected url, or path, or archive with member; found {found}")
+            places = " and ".join(given) or "none of them"
+            raise ValueError(f"expected url, or path, or archive with member; found {places}")
         if self.archive is not None and self.sha256 is not None:
             raise ValueError("the sha256 of a text in an archive has no effect; give that of the archive")
         return self

@@ -128,8 +128,8 @@ def local_file(folder: Path, text: Text) -> Path:
         raise HeedError(f"{path}: leads out of {folder}, the corpus's folder; put the file itself there.")
     if not _is_there(path):
         raise HeedError(f"{path}: missing; a corpus names this file.")
-    if text.sha256 is not None and (found := _sha256(path, unzip=path.suffix == ".gz")) != text.sha256:
-        raise HeedError(f"{path}: sha256 is {found}, expected {text.sha256}; put the corpus's own file there.")
+    if text.sha256 is not None and (digest := _sha256(path, unzip=path.suffix == ".gz")) != text.sha256:
+        raise HeedError(f"{path}: sha256 is {digest}, expected {text.sha256}; put the corpus's own file there.")
     return path
 
 
@@ -313,12 +313,12 @@ class Store:
             self._report(f"{remote.name}: no published checksum is known; its own is recorded.")
             return
         zipped = path.suffix == ".gz" if zipped is None else zipped
-        found = _sha256(path, unzip=zipped and not remote.is_archive)
-        if found != remote.sha256:
+        digest = _sha256(path, unzip=zipped and not remote.is_archive)
+        if digest != remote.sha256:
             if remove:
                 path.unlink()
             kept = "it was removed; fetch it again" if remove else "put the published file there"
-            raise HeedError(f"{path}: sha256 is {found}, expected {remote.sha256}; {kept}.")
+            raise HeedError(f"{path}: sha256 is {digest}, expected {remote.sha256}; {kept}.")
 
     def _note_hash(self, marker: Path, target: Path) -> None:
         with whole_file(marker) as temporary:

@@ -53,11 +53,13 @@ class ParallelCorpus:
             self._stamps = self.stamps(folder)
             if verify:
                 check(folder, STORE_FILES)
-            facts = read_json(folder / "corpus.json")
-            self._texts = _texts(facts.pop("texts", []))
-            if facts.get("dtype") not in ID_TYPES:
-                raise HeedError(f"corpus.json: dtype is {shown(facts.get('dtype'))}, expected {' or '.join(ID_TYPES)}.")
-            dtype = np.dtype(facts["dtype"])
+            recorded = read_json(folder / "corpus.json")
+            self._texts = _texts(recorded.pop("texts", []))
+            if recorded.get("dtype") not in ID_TYPES:
+                raise HeedError(
+                    f"corpus.json: dtype is {shown(recorded.get('dtype'))}, expected {' or '.join(ID_TYPES)}."
+                )
+            dtype = np.dtype(recorded["dtype"])
             hashes = "".join(manifest(folder)[name]["sha256"] for name in ID_FILES)
             self.fingerprint = hashlib.sha256(hashes.encode()).hexdigest()
             self._ids, self._offsets = {}, {}
@@ -68,10 +70,10 @@ class ParallelCorpus:
                 raise HeedError(f"{len(self._offsets['tgt']) - 1:,} targets, {len(self):,} sources.")
             if verify:
                 self.lines  # noqa: B018  # reads and checks them
-            found = {"dtype": dtype.name, "n_pairs": len(self)}
-            found |= {f"n_{side}_tokens": len(self._ids[side]) for side in SIDES}
-            if facts != found:
-                raise HeedError(f"corpus.json is {shown(facts)}, expected {found}.")
+            sizes = {"dtype": dtype.name, "n_pairs": len(self)}
+            sizes |= {f"n_{side}_tokens": len(self._ids[side]) for side in SIDES}
+            if recorded != sizes:
+                raise HeedError(f"corpus.json is {shown(recorded)}, expected {sizes}.")
         except (HeedError, OSError) as error:
             raise HeedError(f"{folder}: not a prepared corpus ({error}) Delete it to prepare it again.") from None
 
@@ -288,11 +290,11 @@ def _write_places(
     folder: Path, offsets: Mapping[str, NDArray[np.int64]], lines: NDArray[Any], dtype: np.dtype, texts: Texts
 ) -> None:
     """Writes the files of a corpus other than its ids, its manifest last."""
-    facts: dict[str, Any] = {"dtype": dtype.name, "n_pairs": len(lines)}
+    sizes: dict[str, Any] = {"dtype": dtype.name, "n_pairs": len(lines)}
     for side, of_side in offsets.items():
         np.save(folder / f"{side}.offsets.npy", of_side, allow_pickle=False)
-        facts[f"n_{side}_tokens"] = int(of_side[-1])
+        sizes[f"n_{side}_tokens"] = int(of_side[-1])
     smallest = np.uint32 if lines.max(initial=0) < 2**32 else np.uint64
     np.save(folder / "lines.npy", lines.astype(smallest), allow_pickle=False)
-    write_json(folder / "corpus.json", facts | ({"texts": list(texts)} if texts else {}))
+    write_json(folder / "corpus.json", sizes | ({"texts": list(texts)} if texts else {}))
     seal(folder)

@@ -43,15 +43,15 @@ class ShardedCorpus:
         self._sizes: dict[str, Any] = {"vocab_size": vocab_size, "src_vocab_size": src_vocab_size}
         try:
             check(folder / INDEX, INDEX_FILES)
-            found = read_json(folder / INDEX / "shards.json", MAX_LIST_BYTES)
-            self._names: list[str] = found["names"]
-            self._manifests: list[str] = found["manifests"]
-            self._longest: list[tuple[int, int]] = [(int(n), int(line)) for n, line in found["longest"]]
-            self._texts: Texts = found["texts"]
-            self.shards_of_parts: list[int] = found.get("parts", [len(self._names)])
+            index = read_json(folder / INDEX / "shards.json", MAX_LIST_BYTES)
+            self._names: list[str] = index["names"]
+            self._manifests: list[str] = index["manifests"]
+            self._longest: list[tuple[int, int]] = [(int(n), int(line)) for n, line in index["longest"]]
+            self._texts: Texts = index["texts"]
+            self.shards_of_parts: list[int] = index.get("parts", [len(self._names)])
             # Of each shard, the ids of all pairs' longer sides; only a mix asks for them.
-            self._n_longer: list[int] = found.get("longer", [])
-            sizes = np.array(found["pairs"], np.int64)
+            self._n_longer: list[int] = index.get("longer", [])
+            sizes = np.array(index["pairs"], np.int64)
             if len({len(self._names), len(self._manifests), len(self._longest), len(sizes)}) != 1:
                 raise HeedError("shards.json: lists of different lengths.")
             self.starts: NDArray[np.int64] = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
@@ -149,18 +149,18 @@ class ShardedCorpus:
     def end_to_end(self, side: str, rows: NDArray[Any]) -> tuple[NDArray[np.unsignedinteger], NDArray[np.int64]]:
         """Implements `ParallelCorpus.end_to_end` for pairs numbered through all shards."""
         shards = self._shards_of(rows)
-        found = {}
+        parts = {}
         for number in np.unique(shards).tolist():
-            found[number] = self.shard(number).end_to_end(side, rows[shards == number] - self.starts[number])
-        if len(found) == 1:
-            return next(iter(found.values()))
+            parts[number] = self.shard(number).end_to_end(side, rows[shards == number] - self.starts[number])
+        if len(parts) == 1:
+            return next(iter(parts.values()))
         # Each shard's sentences go to the places that they have among all.
         lengths = np.empty(len(rows), np.int64)
-        for number, (_, of_shard) in found.items():
+        for number, (_, of_shard) in parts.items():
             lengths[shards == number] = of_shard
         begin = np.cumsum(lengths) - lengths
-        ids = np.empty(lengths.sum(), np.result_type(*(of_shard.dtype for of_shard, _ in found.values())))
-        for number, (ids_of_shard, of_shard) in found.items():
+        ids = np.empty(lengths.sum(), np.result_type(*(of_shard.dtype for of_shard, _ in parts.values())))
+        for number, (ids_of_shard, of_shard) in parts.items():
             within = np.arange(len(ids_of_shard)) - np.repeat(np.cumsum(of_shard) - of_shard, of_shard)
             ids[np.repeat(begin[shards == number], of_shard) + within] = ids_of_shard
         return ids, lengths
@@ -181,15 +181,15 @@ class ShardedCorpus:
         self, rows: NDArray[Any], ask: Callable[[ParallelCorpus, NDArray[Any]], NDArray[Any]]
     ) -> NDArray[np.int64]:
         """A number of each row. ask: gives those of a shard's own rows."""
-        shards, found = self._shards_of(rows), np.empty(len(rows), np.int64)
+        shards, values = self._shards_of(rows), np.empty(len(rows), np.int64)
         for number in np.unique(shards).tolist():
             here = shards == number
-            found[here] = ask(self.shard(number), rows[here] - self.starts[number])
-        return found
+            values[here] = ask(self.shard(number), rows[here] - self.starts[number])
+        return values
 
     def _shards_of(self, rows: NDArray[Any]) -> NDArray[np.int64]:
-        found: NDArray[np.int64] = np.searchsorted(self.starts, rows, side="right") - 1
-        return found
+        shards: NDArray[np.int64] = np.searchsorted(self.starts, rows, side="right") - 1
+        return shards
 
 
 TrainingCorpus = ParallelCorpus | ShardedCorpus
@@ -206,9 +206,9 @@ def is_whole(shard: Path, manifest_sha256: str) -> bool:
 
 
 def write_index(
-    folder: Path, names: Sequence[str], said: Sequence[Mapping[str, Any]], texts: Texts, parts: Sequence[int]
+    folder: Path, names: Sequence[str], records: Sequence[Mapping[str, Any]], texts: Texts, parts: Sequence[int]
 ) -> None:
-    """Writes the index of the shards of these names. said: what the sidecar of each says. texts: of a plan."""
+    """Writes the index of the shards of these names. records: the sidecar of each. texts: of a plan."""
     lengths = np.empty((0, 4), np.int64)
     counts: Any = 0
     for name in names:
@@ -216,12 +216,12 @@ def write_index(
         counts = counts + _array(folder / f"{name}.counts.npy")
     content = {
         "names": list(names),
-        "pairs": [one["kept"] for one in said],
-        "longest": [one["longest"] for one in said],
-        "manifests": [one["manifest"] for one in said],
+        "pairs": [one["kept"] for one in records],
+        "longest": [one["longest"] for one in records],
+        "manifests": [one["manifest"] for one in records],
         "texts": [list(text) for text in texts],
         "parts": list(parts),
-        "longer": [one["longer"] for one in said],
+        "longer": [one["longer"] for one in records],
     }
     with whole_folder(folder / INDEX) as temporary:
         # One line: 100,000 shards have as many entries in each list.
@@ -233,10 +233,10 @@ def write_index(
 
 def _array(path: Path) -> NDArray[np.int64]:
     try:
-        found: NDArray[np.int64] = np.load(path, allow_pickle=False)
+        array: NDArray[np.int64] = np.load(path, allow_pickle=False)
     except (OSError, ValueError) as error:
         raise HeedError(f"{path}: cannot be read ({error}); delete its shard and run heed prepare again.") from None
-    return found
+    return array
 
 
 def _merged(lengths: NDArray[np.int64], more: NDArray[np.int64]) -> NDArray[np.int64]:

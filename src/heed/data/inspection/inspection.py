@@ -143,8 +143,8 @@ class Inspection:
         shares = f"{unknown['source']['share']:.2%} of source tokens, {unknown['target']['share']:.2%} of target tokens"
         yield f"unknown to the vocabulary: {shares} ({unknown['vocabulary']})"
         if order["examined"]:
-            found = ", ".join(f"{order[kind.value]:,} {kind.value}" for kind in WRONG_ORDERS)
-            yield f"sides of {order['examined']:,} training pairs, told by their letters: {found}"
+            orders = ", ".join(f"{order[kind.value]:,} {kind.value}" for kind in WRONG_ORDERS)
+            yield f"sides of {order['examined']:,} training pairs, told by their letters: {orders}"
         else:
             yield "sides: cannot be told apart by their letters"
         suspicious = self.numbers["suspicious"]

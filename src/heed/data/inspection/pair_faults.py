@@ -39,8 +39,8 @@ def faults(src: str, tgt: str, *, max_ratio: float) -> Iterator[tuple[str, int, 
     sides = src, tgt
     for name in _faults_of_lines(sides):
         for side, line in enumerate(sides):
-            if found := _FAULTS[name].search(line):
-                yield name, side, found.start()
+            if match := _FAULTS[name].search(line):
+                yield name, side, match.start()
                 break
     shorter, longer = sorted(map(len, sides))
     if longer >= MIN_CHARACTERS and longer > max_ratio * shorter:

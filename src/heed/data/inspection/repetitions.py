@@ -120,7 +120,7 @@ class RepetitionCounts:
 
     def leaks(self) -> Iterator[str]:
         """A remark on the sets that are in training too, if there are any; the worst is named first."""
-        overlaps = {name: found for name, found in self.overlaps.items() if found.is_leak}
+        overlaps = {name: overlap for name, overlap in self.overlaps.items() if overlap.is_leak}
         if overlaps:
             worst = max(overlaps, key=lambda name: overlaps[name].n_pairs / overlaps[name].n_lines)
             others = [name for name in overlaps if name != worst]
@@ -142,7 +142,7 @@ class RepetitionCounts:
 
 
 def all_repetitions(
-    hashes: Sequence[NDArray[np.uint64]], facts: Sequence[Mapping[str, Any]], sizes: Mapping[str, int], *, share: int
+    hashes: Sequence[NDArray[np.uint64]], sidecars: Sequence[Mapping[str, Any]], sizes: Mapping[str, int], *, share: int
 ) -> RepetitionCounts:
     """What the `Repetitions` of several texts say together, of which each has kept one in `share` hashes.
 
@@ -151,12 +151,12 @@ def all_repetitions(
     overlaps = {}
     for name, n_lines in sizes.items():
         pairs, sources, targets = (
-            {place for one in facts for place in one["overlaps"].get(name + of_side, ())}
+            {place for one in sidecars for place in one["overlaps"].get(name + of_side, ())}
             for of_side in ("", OF_SOURCES, OF_TARGETS)
         )
         first = min(pairs or sources | targets, default=None)
         overlaps[name] = Overlap(n_lines, len(pairs), len(sources - pairs), len(targets - pairs), first)
-    n_pairs, n_untranslated = (sum(one[name] for one in facts) for name in ("counted", "untranslated"))
+    n_pairs, n_untranslated = (sum(one[name] for one in sidecars) for name in ("counted", "untranslated"))
     # Of more than fit into memory, the lowest tell enough.
     while share > 1 and sum(map(len, hashes)) > MOST_HASHES:
         share *= 2

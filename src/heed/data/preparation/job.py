@@ -1,4 +1,4 @@
-"""The preparation of a corpus: its plan, dev, vocabulary, the workers' shards, and what is said at the end."""
+"""The preparation of a corpus: its plan, dev, vocabulary, the workers' shards, and the report at the end."""
 
 import gzip
 import os
@@ -187,10 +187,10 @@ class Preparation:
     def _agreed_plan(self, *, joined: bool | None) -> ShardPlan:
         """The plan of before, or a new one."""
         names = [list(map(os.path.abspath, source_of(pair))) for pair in self._files.train]
-        found, settings = read_plan(self._shards), self._shard_settings()
+        earlier, settings = read_plan(self._shards), self._shard_settings()
         begun = (self._folder / TOKENIZER).exists()
-        is_another = found is not None and (found.names != names or found.settings != settings)
-        if found is None or (not begun and (is_another or found.changed_file())):
+        is_another = earlier is not None and (earlier.names != names or earlier.settings != settings)
+        if earlier is None or (not begun and (is_another or earlier.changed_file())):
             if self._data.shard_pairs is not None and not joined:
                 joined = False
             plan = make_plan(names, self._files.n_given, settings, joined=joined)
@@ -199,22 +199,22 @@ class Preparation:
                 n_sources, n_shards = counted(len(names), "source"), counted(len(plan.parts), "shard")
                 self._report(f"{plan.rows:,} pairs of {n_sources} in {n_shards}.")
             return plan
-        if list(map(len, names)) != list(map(len, found.names)):
+        if list(map(len, names)) != list(map(len, earlier.names)):
             raise HeedError(
-                f"data.train: stands for {counted(len(names), 'source')} now; it was {len(found.names):,} when this "
+                f"data.train: stands for {counted(len(names), 'source')} now; it was {len(earlier.names):,} when this "
                 "run began. Restore the old files, or use another --run."
             )
         # Text that was moved is the same text.
         sources = tuple(
             tuple(replace(file, name=name) for file, name in zip(of, now, strict=True))
-            for of, now in zip(found.sources, names, strict=True)
+            for of, now in zip(earlier.sources, names, strict=True)
         )
-        plan = replace(found, sources=sources, settings=settings)
+        plan = replace(earlier, sources=sources, settings=settings)
         if changed := plan.changed_file():
             raise HeedError(
                 f"{changed}: changed since this run prepared it; restore the old text, or use another --run."
             )
-        if plan != found:
+        if plan != earlier:
             write_plan(self._shards, plan)
         return plan
 
@@ -351,25 +351,27 @@ class Preparation:
         return Prepared(tokenizer, train, dev)
 
     def _put_together(self, sizes: dict[str, Any]) -> None:
-        """Makes one corpus of the shards; what is said of it comes from their sidecars."""
+        """Makes one corpus of the shards; the report on it comes from their sidecars."""
         plan, key, folder, shards = self.plan, shard_key(self.plan, self._shards), self._folder, self._shards
-        found = [finished(shards, plan, part, key=key) for part in plan.stages[-1]]
-        said = [one for one in found if one is not None]
-        assert len(said) == len(found), "work() has returned True"
+        sidecars = [finished(shards, plan, part, key=key) for part in plan.stages[-1]]
+        records = [one for one in sidecars if one is not None]
+        assert len(records) == len(sidecars), "work() has returned True"
         names = [plan.name_of(part) for part in plan.stages[-1]]
 
         # What ends the work comes before anything is written.
         texts = [(str(pair[0]), rows) for pair, rows in zip(self._files.train, self._rows, strict=True)]
-        self._refuse_faulty(said)
+        self._refuse_faulty(records)
         warnings = check_unknown(
-            merged_unknown([one["unknown"] for one in said]), texts, name=TRAIN, most=self._data.max_unknown
+            merged_unknown([one["unknown"] for one in records]), texts, name=TRAIN, most=self._data.max_unknown
         )
-        sums: dict[str, Any] = {name: sum(one[name] for one in said) for name in ("kept", "src_tokens", "tgt_tokens")}
+        sums: dict[str, Any] = {
+            name: sum(one[name] for one in records) for name in ("kept", "src_tokens", "tgt_tokens")
+        }
         dropped = Counter[str]()
-        for one in said:
+        for one in records:
             dropped.update(one["dropped"])
         hashes = [np.load(shards / f"{name}.repeats.npy", mmap_mode="r", allow_pickle=False) for name in names]
-        repetitions = all_repetitions(hashes, said, self._sizes_of_sets(), share=share_of_hashes(plan))
+        repetitions = all_repetitions(hashes, records, self._sizes_of_sets(), share=share_of_hashes(plan))
 
         listed = str(folder / f"{TRAIN}.dropped.tsv" if plan.joined else shards / "shard-*.dropped.tsv.gz")
         if plan.joined:
@@ -384,7 +386,7 @@ class Preparation:
             self._report(f"Remark: {remark}")
 
         if not plan.joined:
-            write_index(shards, names, said, plan.texts, plan.shards_of_parts)  # last
+            write_index(shards, names, records, plan.texts, plan.shards_of_parts)  # last
 
     def _clean_up(self, plan: ShardPlan) -> None:
         """Deletes what is of no use once the corpus is there; of shards that were joined, all but the plan."""
@@ -396,10 +398,10 @@ class Preparation:
     def _sizes_of_sets(self) -> dict[str, int]:
         return {name: count_pairs(pair, self._data.column_names) for name, pair in self._files.evaluation_sets.items()}
 
-    def _refuse_faulty(self, said: list[dict[str, Any]]) -> None:
+    def _refuse_faulty(self, records: list[dict[str, Any]]) -> None:
         """HeedError if too many lines of a file cannot be read."""
         for source, files in enumerate(self.plan.sources):
-            faults = [one["faults"][str(source)] for one in said if str(source) in one.get("faults", {})]
+            faults = [one["faults"][str(source)] for one in records if str(source) in one.get("faults", {})]
             if faults:
                 refuse_faulty(files[0].name, sum(n for n, _ in faults), files[0].rows, faults[0][1])
 

@@ -171,17 +171,17 @@ def make_plan(
     there is no pair.
     """
     first_of_parts = settings.first_of_parts
-    found, before = list[Examined](), 0
+    examined, before = list[Examined](), 0
     for number, names in enumerate(sources):
         before = 0 if number in first_of_parts else before
-        found.append(examine_source(names, settings.columns, every=settings.shard_pairs, before=before))
-        before += found[-1].rows
-    if not any(source.rows for source in found):
+        examined.append(examine_source(names, settings.columns, every=settings.shard_pairs, before=before))
+        before += examined[-1].rows
+    if not any(source.rows for source in examined):
         raise HeedError(f"{sources[0][0]}: a corpus needs at least one pair of lines.")
     words = ("pairs", "shards")
-    shards = make_parts(found, settings.shard_pairs, words=words, setting="data.shard_pairs", apart=first_of_parts)
-    joined = sum(source.rows for source in found) <= MOST_JOINED if joined is None else joined
-    return ShardPlan(tuple(source.files for source in found), shards, n_given, settings, joined)
+    shards = make_parts(examined, settings.shard_pairs, words=words, setting="data.shard_pairs", apart=first_of_parts)
+    joined = sum(source.rows for source in examined) <= MOST_JOINED if joined is None else joined
+    return ShardPlan(tuple(source.files for source in examined), shards, n_given, settings, joined)
 
 
 def write_plan(folder: Path, plan: ShardPlan) -> None:
@@ -207,11 +207,11 @@ def read_plan(folder: Path) -> ShardPlan | None:
     """The plan in a folder, None if there is none. HeedError if it is damaged."""
     path = folder / PLAN
     try:
-        found = read_plan_file(str(path), _PlanFile)
-        if found is None:
+        content = read_plan_file(str(path), _PlanFile)
+        if content is None:
             return None
-        settings = found.settings
-        plan = ShardPlan(found.sources, found.shards, found.given, settings, found.joined)
+        settings = content.settings
+        plan = ShardPlan(content.sources, content.shards, content.given, settings, content.joined)
         check_parts(plan, settings.shard_pairs, has_lines=has_lines, apart=settings.first_of_parts)
         return plan
     except (ValueError, RecursionError) as error:

@@ -62,12 +62,12 @@ def _is_in_another(text: str, language: str, detector: "LanguageDetector") -> bo
     n_dense = sum(map(str.isalpha, DENSE.findall(text)))
     if n_letters < FEWEST_LETTERS and not (n_dense >= FEWEST_DENSE and 3 * n_dense >= n_letters):
         return False
-    found, wanted = detector.probabilities(text), detector.family(language)
+    probabilities, wanted = detector.probabilities(text), detector.family(language)
     assert wanted is not None  # _detector has refused it
     if n_letters < FEWEST_LETTERS:
-        return found[wanted] <= 1 - CERTAIN_OF_FEW
-    best = max(found, key=lambda one: found[one])
-    return best not in (wanted, NO_LANGUAGE) and found[best] >= CERTAIN
+        return probabilities[wanted] <= 1 - CERTAIN_OF_FEW
+    best = max(probabilities, key=lambda one: probabilities[one])
+    return best not in (wanted, NO_LANGUAGE) and probabilities[best] >= CERTAIN
 
 
 def _detector(*languages: str) -> "LanguageDetector":

@@ -97,26 +97,26 @@ class ShardWorker:
                     places.append(place)
                     yield pair_hash(*pair)
 
-        found = np.fromiter(hashes(), np.uint64)
-        order = np.argsort(found, kind="stable")
-        found = found[order]
+        keys = np.fromiter(hashes(), np.uint64)
+        order = np.argsort(keys, kind="stable")
+        keys = keys[order]
         with whole_file(_hashes_path(Path(self.folder), shard)) as temporary, temporary.open("wb") as file:
-            found.tofile(file)
+            keys.tofile(file)
             np.frombuffer(places, np.uint32)[order].tofile(file)
         n_ranges = self.plan.n_ranges
-        bounds = (np.arange(1, n_ranges, dtype=np.uint64) * np.uint64(2**64 // n_ranges)) if n_ranges > 1 else found[:0]
-        starts = [0, *np.searchsorted(found, bounds).tolist(), len(found)]
+        bounds = (np.arange(1, n_ranges, dtype=np.uint64) * np.uint64(2**64 // n_ranges)) if n_ranges > 1 else keys[:0]
+        starts = [0, *np.searchsorted(keys, bounds).tolist(), len(keys)]
         return {"plan": self.plan.digest, "starts": starts}
 
     def _find_copies(self, number: int) -> dict[str, Any]:
         """Writes the places of all pairs of a range of hashes that have occurred in the corpus before, by shard."""
         hashes, places, sizes = [], [], []
         for shard in range(len(self.plan.parts)):
-            said = read_json(_hashes_path(Path(self.folder), shard).with_suffix(".json"))
-            begin, end = said["starts"][number], said["starts"][number + 1]
+            record = read_json(_hashes_path(Path(self.folder), shard).with_suffix(".json"))
+            begin, end = record["starts"][number], record["starts"][number + 1]
             path = _hashes_path(Path(self.folder), shard)
             hashes.append(np.fromfile(path, np.uint64, end - begin, offset=8 * begin))
-            places.append(np.fromfile(path, np.uint32, end - begin, offset=8 * said["starts"][-1] + 4 * begin))
+            places.append(np.fromfile(path, np.uint32, end - begin, offset=8 * record["starts"][-1] + 4 * begin))
             sizes.append(end - begin)
             if len(hashes[-1]) != end - begin or len(places[-1]) != end - begin:
                 raise HeedError(f"{path}: damaged; delete the folder {COPIES} and run this again.")
@@ -267,19 +267,19 @@ def shard_key(plan: ShardPlan, folder: Path) -> str:
 def finished(folder: Path, plan: ShardPlan, part: int, *, key: str | None = None) -> dict[str, Any] | None:
     """What the sidecar of a job says; None unless the job is done. key: of `shard_key`, if it is known."""
     path, job = Path(plan.sidecar_of(str(folder), part)), plan.job(part)
-    said = read_sidecar(str(path), _ShardSaid if job.kind == "shard" else _PlacesSaid)
-    if said is None:
+    record = read_sidecar(str(path), _ShardSaid if job.kind == "shard" else _PlacesSaid)
+    if record is None:
         return None
     if job.kind == "shard":
         shard = path.with_suffix("")
         others = ["repeats.npy", "dropped.tsv.gz", *(() if plan.joined else ("lengths.npy", "counts.npy"))]
-        is_here = said["key"] == (key or shard_key(plan, folder)) and is_whole(shard, said["manifest"])
-        return said if is_here and all(shard.with_suffix(f".{ending}").exists() for ending in others) else None
-    starts, n_ends = said["starts"], plan.n_ranges if job.kind == "hashes" else len(plan.parts)
-    if said["plan"] != plan.digest or len(starts) != n_ends + 1 or starts != sorted(starts):
+        is_here = record["key"] == (key or shard_key(plan, folder)) and is_whole(shard, record["manifest"])
+        return record if is_here and all(shard.with_suffix(f".{ending}").exists() for ending in others) else None
+    starts, n_ends = record["starts"], plan.n_ranges if job.kind == "hashes" else len(plan.parts)
+    if record["plan"] != plan.digest or len(starts) != n_ends + 1 or starts != sorted(starts):
         return None
-    found, of_each = facts(str(path.with_suffix(".bin"))), 12 if job.kind == "hashes" else 4  # bytes
-    return said if found is not None and found.n_bytes == starts[-1] * of_each else None
+    file, of_each = facts(str(path.with_suffix(".bin"))), 12 if job.kind == "hashes" else 4  # bytes
+    return record if file is not None and file.n_bytes == starts[-1] * of_each else None
 
 
 def _hashes_path(folder: Path, shard: int) -> Path:

@@ -33,8 +33,8 @@ def tag_ids(tokenizer: AnyTokenizer, tags: Sequence[str | None], *, report: Call
 
     A tag of several ids is reported.
     """
-    found = {tag: tokenizer.encode(tag) for tag in dict.fromkeys(tags) if tag}
-    for tag, ids in found.items():
+    ids_of = {tag: tokenizer.encode(tag) for tag in dict.fromkeys(tags) if tag}
+    for tag, ids in ids_of.items():
         if tokenizer.special.unk in ids:
             codes = language_codes(tokenizer)
             known = f"one of its codes ({shown_codes(codes)})" if codes else "a word that it has"
@@ -44,7 +44,7 @@ def tag_ids(tokenizer: AnyTokenizer, tags: Sequence[str | None], *, report: Call
             )
         if len(ids) != 1:
             report(f"Remark: the vocabulary was not learned with the tag {tag}, which is {len(ids)} of its ids.")
-    return [found[tag] if tag else [] for tag in tags]
+    return [ids_of[tag] if tag else [] for tag in tags]
 
 
 def in_shares(pairs: Callable[[], Iterable[tuple[int, Pair]]], mix: Mix) -> Iterator[Pair]:

@@ -47,8 +47,8 @@ def examine(name: str, columns: Sequence[str], *, every: int, before: int) -> Ex
     are there are named.
     """
     refuse_other_formats(name)
-    found = facts(name)
-    if found is None:
+    of_file = facts(name)
+    if of_file is None:
         raise HeedError(f"{name}: no such file.")
     try:
         if format_of(name) == "parquet":
@@ -57,9 +57,9 @@ def examine(name: str, columns: Sequence[str], *, every: int, before: int) -> Ex
             rows, digest, offsets = _line_reader(name)(name, columns=columns).examine(every=every, before=before)
     except OSError as error:
         raise HeedError(f"{name}: cannot be read ({error.strerror or error}).") from None
-    if facts(name) != found:
+    if facts(name) != of_file:
         raise HeedError(f"{name}: was written to while it was read; run this again when it is complete.")
-    file = Input(name, found.n_bytes, digest or found.version, found.version, rows)
+    file = Input(name, of_file.n_bytes, digest or of_file.version, of_file.version, rows)
     return Examined((file,), {row: (offset,) for row, offset in offsets.items()})
 
 

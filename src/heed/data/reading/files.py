@@ -127,10 +127,10 @@ def _is_pattern(name: str) -> bool:
 def _matching(name: str) -> list[Path]:
     if not _is_pattern(name):
         return [Path(name)]  # which may be missing: said when it is read
-    found = sorted(path for path in glob.glob(name, recursive=True) if os.path.isfile(path))
-    if not found:
+    paths = sorted(path for path in glob.glob(name, recursive=True) if os.path.isfile(path))
+    if not paths:
         raise HeedError(f"no file matches {shown(name)}.")
-    return [_named(Path(path)) for path in found]
+    return [_named(Path(path)) for path in paths]
 
 
 def _named(path: Path) -> Path:

@@ -62,11 +62,11 @@ MISSING = object()
 def value_of(record: dict[str, Any], column: str) -> Any:
     """The value of a column, which may lie within others: translation.en, or en of Hugging Face's translation sets."""
     for path in ([column], column.split("."), [NESTED, column]):
-        found: Any = record
+        value: Any = record
         for name in path:
-            found = found.get(name, MISSING) if isinstance(found, dict) else MISSING
-        if found is not MISSING:
-            return found
+            value = value.get(name, MISSING) if isinstance(value, dict) else MISSING
+        if value is not MISSING:
+            return value
     return MISSING
 
 
@@ -74,14 +74,14 @@ def _record(line: bytes | None) -> dict[str, Any]:
     """The object on a line. LineFault if there is none."""
     text = text_of(line)
     try:
-        found = json.loads(text)
+        record = json.loads(text)
     except (ValueError, RecursionError):
         raise LineFault("not JSON") from None
-    if not isinstance(found, dict):
+    if not isinstance(record, dict):
         raise LineFault("not a JSON object")
-    if text.count(":") > MAX_KEYS and len(_key_paths(found)) > MAX_KEYS:
+    if text.count(":") > MAX_KEYS and len(_key_paths(record)) > MAX_KEYS:
         raise LineFault(f"has more than {MAX_KEYS:,} keys")
-    return found
+    return record
 
 
 def _key_paths(record: dict[str, Any]) -> set[int]:

@@ -77,8 +77,8 @@ def text_of(line: bytes | None) -> str:
     except UnicodeDecodeError as error:
         if b"\0" in line:
             raise LineFault("binary data, not text") from None
-        found = f"byte {error.start + 1} (0x{error.object[error.start]:02x}) is not UTF-8"
-        raise LineFault(found, "convert the text, with iconv for example") from None
+        fault = f"byte {error.start + 1} (0x{error.object[error.start]:02x}) is not UTF-8"
+        raise LineFault(fault, "convert the text, with iconv for example") from None
 
 
 def refuse_faulty(name: str, n_faults: int, n_lines: int, first: str) -> None:

@@ -52,12 +52,12 @@ def common_schema(names: Sequence[str], columns: Sequence[str]) -> Any:
     first = names[0]
     for name in names:
         with open_file(name) as file:
-            found = _parquet(file, name).schema_arrow.remove_metadata()
+            own = _parquet(file, name).schema_arrow.remove_metadata()
         if schema is None:
-            schema = found
-        elif not found.equals(schema):
+            schema = own
+        elif not own.equals(schema):
             differing = next(
-                (field.name for field in [*schema, *found] if field not in schema or field not in found), "their order"
+                (field.name for field in [*schema, *own] if field not in schema or field not in own), "their order"
             )
             raise HeedError(
                 f"{name}: has other columns than {first} (see {shown(differing)}); translate them into a folder each."
@@ -85,9 +85,9 @@ def _check_texts(name: str, columns: Sequence[str], schema: Any) -> None:
     inside = [f"{field.name}.{one.name}" for field in schema for one in _fields(field.type)]
     check_columns(name, columns, [*schema.names, *inside])
     for column in columns:
-        found = _found(schema, column)
-        assert found is not None  # check_columns has refused it
-        kind = found[1]
+        place = _found(schema, column)
+        assert place is not None  # check_columns has refused it
+        kind = place[1]
         kind = kind.value_type if types.is_dictionary(kind) else kind
         if not (types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)):
             raise HeedError(f"{name}: the column {shown(column)} holds {kind}, not text.")
@@ -152,8 +152,8 @@ class ParquetReader(Reader):
         self._file = open_file(name)
         self._parquet = _parquet(self._file, name)
         # Of a column that was not there when the file was planned, Arrow says that it is not.
-        found = [_found(self._parquet.schema_arrow, column) for column in columns]
-        self._paths = [one[0] if one else [column] for one, column in zip(found, columns, strict=True)]
+        places = [_found(self._parquet.schema_arrow, column) for column in columns]
+        self._paths = [one[0] if one else [column] for one, column in zip(places, columns, strict=True)]
 
     def read(self, rows: Range) -> Iterator[Rows]:
         arrow = needed("pyarrow", "Parquet is read with")

@@ -51,9 +51,9 @@ class TableReader(LineReader):
                 rows.append([])
         names = [cell.strip() for cell in rows[0]] if rows else []
         folded, wanted = [name.casefold() for name in names], [column.casefold() for column in self._columns]
-        found = [next((one for one in (name, f"{NESTED}.{name}") if one in folded), None) for name in wanted]
-        if None not in found:
-            places = [folded.index(name) for name in found if name is not None]
+        headings = [next((one for one in (name, f"{NESTED}.{name}") if one in folded), None) for name in wanted]
+        if None not in headings:
+            places = [folded.index(name) for name in headings if name is not None]
             for place, column in zip(places, self._columns, strict=True):
                 names[place] = column
             return _Layout(names, places)

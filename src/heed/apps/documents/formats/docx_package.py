@@ -163,8 +163,8 @@ def _check_root(root: Any, filename: str, name: str) -> None:
     tag = str(root.tag)
     if not tag.startswith(WORD):
         kind = next((kind for space, kind in _OTHER_MAIN_PARTS.items() if tag.startswith(space)), None)
-        told = f"{kind}, not a .docx document" if kind else f"{filename} is not a part of a Word document"
-        raise HeedError(f"{name}: {told}.")
+        reason = f"{kind}, not a .docx document" if kind else f"{filename} is not a part of a Word document"
+        raise HeedError(f"{name}: {reason}.")
     if next(root.iter(WORD + "altChunk"), None) is not None:
         raise HeedError(f"{name}: {filename} includes another document (altChunk); open it in Word and save it again.")
 

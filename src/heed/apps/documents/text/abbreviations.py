@@ -52,10 +52,10 @@ SEEN = 40  # characters before and behind a full stop, on which the rules depend
 def ends_sentence(before: str, after: str, words: Abbreviations) -> bool:
     """Whether a sentence may end between these texts, which white space may separate, as far as a full stop tells."""
     after = after.lstrip()
-    found = _LAST_WORD.search(before[-SEEN:])
-    if not found or not after:
+    match = _LAST_WORD.search(before[-SEEN:])
+    if not match or not after:
         return True
-    word, following = found[1], _FIRST_WORD.match(after[:SEEN])
+    word, following = match[1], _FIRST_WORD.match(after[:SEEN])
     lower, first = word.lower(), following[1] if following else ""
     starts = first.lower() in words.starters or re.split("['’]", first.lower())[0] in words.starters
     if first[:1].islower() and after[0] not in "'’" and (word[-1].isdecimal() or _ROMAN.fullmatch(word)):
@@ -77,7 +77,7 @@ def ends_sentence(before: str, after: str, words: Abbreviations) -> bool:
         return lower not in words.numbered and not is_short and not _INITIAL.fullmatch(word)
     if _INITIAL.fullmatch(word) and (first or after[0].isdigit()):
         return bool(first) and starts
-    return not _is_ordinal(word, before[-SEEN:][: found.start(1)], first, starts, words)
+    return not _is_ordinal(word, before[-SEEN:][: match.start(1)], first, starts, words)
 
 
 def _is_ordinal(word: str, before: str, first: str, starts: bool, words: Abbreviations) -> bool:

@@ -36,8 +36,8 @@ def text_of_block(block: Sequence[Item], patterns: Patterns) -> TaggedText:
     if not atoms:
         return whole
     _pair_literal_tags(atoms, whole)
-    found, has_moved = _with_atoms(whole, atoms)
-    return replace(found, source=tuple(block)) if has_moved else found
+    block_text, has_moved = _with_atoms(whole, atoms)
+    return replace(block_text, source=tuple(block)) if has_moved else block_text
 
 
 def _joined(block: Sequence[Item]) -> TaggedText:

@@ -71,22 +71,22 @@ def as_cut(tag: Tag) -> Tag:
 def with_matched_tags(items: Sequence[Item]) -> list[Item]:
     """The items, where opening and closing tags that are no pair between two cuts are cuts themselves."""
     # Between two cuts, tags pair up as brackets do; `unmatched` is the stack.
-    found = list(items)
+    matched = list(items)
     unmatched: list[int] = []  # opening tags since the last cut, outermost first
     n_tags = 0
 
     # A tag that fits nothing ends the sentence, so nothing that is open there can be closed later.
     def cut(place: int) -> None:
-        tag = found[place]
+        tag = matched[place]
         assert isinstance(tag, Tag)
         for i in (*unmatched, place):
-            opening = found[i]
+            opening = matched[i]
             assert isinstance(opening, Tag)
-            found[i] = as_cut(opening)
+            matched[i] = as_cut(opening)
         unmatched.clear()
 
     # Too many tags, or too deep ones, end it as well.
-    for place, item in enumerate(found):
+    for place, item in enumerate(matched):
         if isinstance(item, str):
             continue
         n_tags += item.kind != "spelling"
@@ -96,7 +96,7 @@ def with_matched_tags(items: Sequence[Item]) -> list[Item]:
         elif item.kind == "open":
             unmatched.append(place)
         elif item.kind == "close":
-            name = getattr(found[unmatched[-1]], "name", None) if unmatched else None
+            name = getattr(matched[unmatched[-1]], "name", None) if unmatched else None
             if name == item.name:
                 unmatched.pop()
             else:
@@ -104,7 +104,7 @@ def with_matched_tags(items: Sequence[Item]) -> list[Item]:
 
     # Elements that are never closed.
     for place in unmatched:
-        item = found[place]
+        item = matched[place]
         assert isinstance(item, Tag)
-        found[place] = as_cut(item)
-    return found
+        matched[place] = as_cut(item)
+    return matched

@@ -121,8 +121,8 @@ def _sign(solid: TargetWord | Place, target: str, place: int) -> str:
 
 def _is_tag(entry: Tag | Place, kind: str = "") -> bool:
     """Whether it is a tag of an element, of this kind if one is given."""
-    found = (entry.tag if isinstance(entry, Place) else entry).kind
-    return found == kind if kind else found in ("open", "close")
+    own = (entry.tag if isinstance(entry, Place) else entry).kind
+    return own == kind if kind else own in ("open", "close")
 
 
 def _is_break(solid: _Solid) -> bool:

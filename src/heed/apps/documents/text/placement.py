@@ -57,29 +57,29 @@ def place_tags(sentence: TaggedText, result: Translated | None) -> list[Item] | 
 
 def _without_empty_lines(items: list[Item]) -> list[Item]:
     """The items without line ends that have nothing before or behind them: an empty line would end a paragraph."""
-    found: list[Item] = []
+    kept: list[Item] = []
     line_end: Tag | None = None
     is_empty = True
     for item in items:
         if isinstance(item, Tag) and item.kind == "break":
             line_end, is_empty = line_end or (None if is_empty else item), True
         elif isinstance(item, str) and is_empty and not item.strip():
-            found += [] if line_end else [item]
+            kept += [] if line_end else [item]
         else:
-            found += [line_end, item] if line_end else [item]
+            kept += [line_end, item] if line_end else [item]
             line_end, is_empty = None, False
-    return found
+    return kept
 
 
 def _line_ends_between_words(sentence: TaggedText) -> list[Place]:
     """The first line end between any two words. Further ones there are next to a thing, and stay there."""
-    found: list[Place] = []
+    places: list[Place] = []
     start, end = strip_span(sentence.text, 0, len(sentence.text))
     for place in sentence.tags:
         is_within = place.tag.kind == "break" and start <= place.offset < end
-        if is_within and (not found or sentence.text[found[-1].offset : place.offset].strip()):
-            found.append(place)
-    return found
+        if is_within and (not places or sentence.text[places[-1].offset : place.offset].strip()):
+            places.append(place)
+    return places
 
 
 def _restore_spellings(items: list[Item], spellings: list[Place], sentence: TaggedText) -> list[Item]:
@@ -101,7 +101,7 @@ def _restore_spellings(items: list[Item], spellings: list[Place], sentence: Tagg
 
     # If the translation has a text as often, its occurrences get the spellings in the same order.
     counts = Counter(match[0] for item in items if isinstance(item, str) for match in pattern.finditer(item))
-    waiting = {text: iter(found) for text, found in spelled_as.items() if len(found) == counts[text]}
+    waiting = {text: iter(ways) for text, ways in spelled_as.items() if len(ways) == counts[text]}
     output: list[Item] = []
     for item in items:
         if isinstance(item, str):

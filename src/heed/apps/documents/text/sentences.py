@@ -56,10 +56,10 @@ def splitter(language: str) -> Splitter:
     def split(text: str) -> list[Span]:
         spans = []
         text = text.translate(_AS_SPACES)
-        told = _APOSTROPHE.sub("\u02bc", text)
+        respelled = _APOSTROPHE.sub("\u02bc", text)
         for first, last in _windows(text):
             start = first
-            ends = set(accumulate(map(len, sentencex.segment(code, told[first:last])), initial=first))
+            ends = set(accumulate(map(len, sentencex.segment(code, respelled[first:last])), initial=first))
             ends = {max(first, end - _n_opening(text, end)) if end < last else end for end in ends}
             ends |= {match.end() for match in _MORE_STOPS.finditer(text, first, last)}
             ends |= _ends_at_brackets(text, first, last) | _ends_before_starters(text, first, last, words)
@@ -76,8 +76,8 @@ def splitter(language: str) -> Splitter:
 
 def _n_opening(text: str, end: int) -> int:
     """How many quotes and brackets before `end` open what stands behind it, such as 's Avonds."""
-    found = None if text[end : end + 1].isspace() else _OPENING.search(text[max(0, end - 4) : end])
-    return len(found[0]) if found else 0
+    match = None if text[end : end + 1].isspace() else _OPENING.search(text[max(0, end - 4) : end])
+    return len(match[0]) if match else 0
 
 
 def _may_end(text: str, start: int, end: int, words: Abbreviations) -> bool:

@@ -108,7 +108,7 @@ def split_within_words(tokens: list[TargetWord], sentence: TaggedText, text: str
         return tokens
 
     # The bounds of the parts, in the source (cuts) and in the target (places).
-    found: list[TargetWord] = []
+    words: list[TargetWord] = []
     for token in tokens:
         start, end = token.source
         word = text[token.start : token.end]
@@ -116,7 +116,7 @@ def split_within_words(tokens: list[TargetWord], sentence: TaggedText, text: str
         offsets = every if is_same else elements
         bounds = [start, *sorted(set(offsets[bisect_right(offsets, start) : bisect_left(offsets, end)])), end]
         if token.kept is not None or len(bounds) == 2:
-            found.append(token)
+            words.append(token)
             continue
         first, last = sentence.text[start : bounds[1]], sentence.text[bounds[-2] : end]
         if is_same:
@@ -126,7 +126,7 @@ def split_within_words(tokens: list[TargetWord], sentence: TaggedText, text: str
         elif word.startswith(first) and word != first:
             cuts, places = [start, bounds[1], end], [token.start, token.start + len(first), token.end]
         else:
-            found.append(token)
+            words.append(token)
             continue
-        found += [TargetWord(*span, source) for span, source in zip(pairwise(places), pairwise(cuts), strict=True)]
-    return found
+        words += [TargetWord(*span, source) for span, source in zip(pairwise(places), pairwise(cuts), strict=True)]
+    return words

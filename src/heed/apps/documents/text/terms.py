@@ -66,16 +66,16 @@ class Terms:
     def _found(self, text: str) -> list[tuple[int, int, str]]:
         """Where terms begin and end, with their translations; none overlaps another, or what stays anyway."""
         words = list(_WORD.finditer(text))
-        found: list[tuple[int, int, str]] = []  # the first word of a term, the one behind it, the translation
+        matches: list[tuple[int, int, str]] = []  # the first word of a term, the one behind it, the translation
         for first, word in enumerate(words):
             node = self._tree.get(word[0])
             place = first
             while node is not None:
                 place += 1
                 if (translation := node.get("")) is not None:
-                    found.append((first, place, translation))
+                    matches.append((first, place, translation))
                 node = node.get(words[place][0]) if place < len(words) else None
-        if not found:
+        if not matches:
             return []
         is_taken = [False] * len(words)
         kept = [match.span() for match in KEPT.finditer(text)]
@@ -85,7 +85,7 @@ class Terms:
                 number += 1
             is_taken[i] = number < len(kept) and kept[number][0] < word.end()
         chosen: list[tuple[int, int, str]] = []
-        for first, end, translation in sorted(found, key=lambda one: (one[0] - one[1], one[0])):
+        for first, end, translation in sorted(matches, key=lambda one: (one[0] - one[1], one[0])):
             if not any(is_taken[first:end]):
                 is_taken[first:end] = [True] * (end - first)
                 chosen.append((words[first].start(), words[end - 1].end(), translation))

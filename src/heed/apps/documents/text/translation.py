@@ -68,8 +68,8 @@ def run_job(job: TranslationJob[T], translate: Translate) -> T:
         while True:
             sentences = job.send(translate([sentence.text for sentence in sentences]))
     except StopIteration as stop:
-        found: T = stop.value
-        return found
+        result: T = stop.value
+        return result
 
 
 @dataclass(frozen=True, eq=False)
