@@ -22,7 +22,7 @@ PROJECT = Path(__file__).resolve().parents[1]
 SRC = PROJECT / "src" / "heed"
 # The most lines of Python of each room. A change that needs more raises the figure, and its commit says why.
 ROOMS = {
-    "apps/bench": 1_020,
+    "apps/bench": 1_030,
     "apps/cli": 740,
     "apps/cluster": 1_440,
     "apps/comparison": 960,
@@ -35,19 +35,19 @@ ROOMS = {
     "apps/training": 380,
     "apps/translation": 450,
     "apps/visualization": 590,
-    "backends": 6_160,
+    "backends": 6_340,
     "data": 6_830,
     "decoding": 2_210,
     "evaluation": 570,
     "leases": 1_350,
-    "model": 1_170,
+    "model": 1_180,
     "model_folder": 610,
     "parsing": 1_830,
     "runs": 2_590,
     "runtime": 1_520,
     "text": 2_040,
     "training": 3_200,
-    "tests": 40_660,
+    "tests": 40_760,
 }
 MOST_LINES_BESIDE_ROOMS = 860  # apps/commands.py and the files directly in src/heed
 MOST_OPTIONS = 320  # of all commands, as docs/reference/commands.md lists them

@@ -2,17 +2,16 @@
 
 import functools
 import logging
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
-import numpy as np
-from numpy.typing import NDArray
-
 from heed.backends.cpu.build import state
-from heed.backends.cpu.packed_model import PackedModel
+from heed.backends.cpu.packed_cache import LEAST_WEIGHTS, packed_once
+from heed.backends.cpu.packed_cache import packed_files as packed_files
+from heed.backends.cpu.packed_model import PackedModel, PackedWeights, Packer, Take
 from heed.backends.cpu.search import UNCOVERED, CpuSearchBackend, why_not
 from heed.backends.protocol import SearchBackend, SearchModel
 from heed.model.architecture import Architecture
+from heed.model.cost import n_parameters
 from heed.runtime.device import DecodingPrecision
 
 if TYPE_CHECKING:
@@ -66,11 +65,24 @@ def packs(arch: Architecture, device_name: str) -> bool:
 def packed(
     arch: Architecture,
     vocab_sizes: tuple[int, int | None],
-    take: Callable[[str], NDArray[np.float32] | None],
+    take: Take,
     precision: DecodingPrecision,
+    *,
+    content: str | None,
 ) -> SearchModel:
-    """A model that `packs`, of weights that `take` gives up by their names. vocab_sizes: target's, source's."""
-    return PackedModel(arch, *vocab_sizes, take, precision=precision)
+    """A model that `packs`, of weights that `take` gives up in fp32 by their names. vocab_sizes: target's, source's.
+
+    content: a hash of these weights, by which large models keep them packed in int8 for the next start, or None.
+    """
+
+    def make(weights: PackedWeights) -> PackedModel:
+        return PackedModel(arch, *vocab_sizes, weights, precision=precision)
+
+    packer = Packer(take, precision, activation=arch.activation)
+    # Weights in fp32 are packed as fast as they would be read.
+    if content is None or precision != "int8" or n_parameters(arch, *vocab_sizes) < LEAST_WEIGHTS:
+        return make(packer)
+    return packed_once(make, packer, f"{content} {arch.model_dump_json()} {vocab_sizes} {precision}")
 
 
 def fastest_precision(model: SearchModel | Architecture, device_name: str) -> tuple[DecodingPrecision, str]:

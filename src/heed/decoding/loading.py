@@ -47,7 +47,8 @@ def ready_models(
     for folder in folders:
         config = folder.config
         if packs(config.arch, device_name):
-            models.append(packed(config.arch, (config.vocab_size, config.src_vocab_size), folder.take, chosen))
+            sizes = config.vocab_size, config.src_vocab_size
+            models.append(packed(config.arch, sizes, folder.take, chosen, content=folder.content))
         else:
             models.append(prepack(folder.model.to(device_name), chosen, copy=False))
     return models, chosen

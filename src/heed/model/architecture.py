@@ -8,6 +8,7 @@ from heed.config import Settings
 
 DROPOUTS = ("dropout", "attention_dropout", "word_dropout")  # the settings that are no shape
 Activation = Literal["relu", "gelu", "swish"]
+Sharing = Literal["all", "tgt", "none"]
 SinusoidForm = Literal["sinusoid", "sinusoid-halves", "sinusoid-t2t"]
 EPSILON = 1e-5  # of layer normalization, which no setting changes
 
@@ -86,7 +87,7 @@ class Architecture(Settings):
         default="bos",
         description="what the decoder reads first: the embedding of bos, or, as in Marian, its position alone",
     )
-    share: Literal["all", "tgt", "none"] = Field(
+    share: Sharing = Field(
         default="all",
         description="all: both embeddings and the softmax share one matrix (section 3.4); tgt: target embedding and "
         "softmax share one, the source has its own; none: three matrices",

@@ -32,6 +32,7 @@ class ModelFolder:
     config: ModelConfig
     tokenizer: AnyTokenizer
     take: Take
+    content: str | None = None  # a hash of the weights, None if they are those of no file
 
     @property
     def card(self) -> ModelCard:
@@ -64,7 +65,7 @@ def load_model(folder: Path) -> ModelFolder:
         network_of(read_config(folder).arch, where=str(folder))
     sealed = manifest(folder)
     try:
-        loaded = _loaded(folder, read_config(folder))
+        loaded = _loaded(folder, read_config(folder), sealed)
     except HeedError:
         _check_not_replaced(folder, sealed)  # else parts of two models would be called damaged
         raise
@@ -77,7 +78,7 @@ def _check_not_replaced(folder: Path, sealed: dict[str, dict[str, Any]]) -> None
         raise HeedError(f"{folder}: was replaced while it was read; try again.")
 
 
-def _loaded(folder: Path, config: ModelConfig) -> ModelFolder:
+def _loaded(folder: Path, config: ModelConfig, sealed: dict[str, dict[str, Any]]) -> ModelFolder:
     check(folder, MODEL_FILES[:2])
     with ThreadPoolExecutor(1) as pool:  # a large vocabulary takes as long as the weights
         reading = pool.submit(load_tokenizer, folder / "tokenizer.json")
@@ -91,4 +92,4 @@ def _loaded(folder: Path, config: ModelConfig) -> ModelFolder:
     for n_ids, expected in sizes:
         if n_ids != expected:
             raise HeedError(f"{folder}: tokenizer.json has {n_ids:,} ids, config.json says {expected:,}.")
-    return ModelFolder(config, tokenizer, weights.take)
+    return ModelFolder(config, tokenizer, weights.take, sealed["model.safetensors"]["sha256"])

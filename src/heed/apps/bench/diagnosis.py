@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from heed.backends.choice import fastest_precision, packs
+from heed.backends.choice import fastest_precision, packed_files, packs
 from heed.backends.kernels import KernelsReport, kernels_report, one_sentence_threads
 from heed.runs.recipe import read_recipe
 from heed.runtime.cores import fast_cores, n_cores
@@ -161,11 +161,13 @@ def _is_installed(package: str) -> bool:
 
 def _cache() -> dict[str, Any]:
     try:
-        folder = cache_folder()
+        folder, models = cache_folder(), packed_files()
     except OSError as error:
         return {"folder": f"none: {error}"}
-    sizes = [path.stat().st_size for path in folder.glob("kernels-*.so")]
-    return {"folder": str(folder), "libraries": len(sizes), "MiB": round(sum(sizes) / 2**20, 1)}
+    libraries = list(folder.glob("kernels-*.so"))
+    size = sum(path.stat().st_size for path in (*libraries, *models))
+    counts = {"libraries": len(libraries), "packed models": len(models)}
+    return {"folder": str(folder), **counts, "MiB": round(size / 2**20, 1)}
 
 
 def _faster(kernels: KernelsReport) -> list[str]:

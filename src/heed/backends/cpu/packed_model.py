@@ -3,10 +3,9 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
-from numpy.typing import NDArray
 
 from heed.backends.cpu.build import has_int8, has_tiles
 from heed.backends.cpu.weights import (
@@ -21,12 +20,29 @@ from heed.backends.cpu.weights import (
 )
 from heed.backends.protocol import NO_BF16, NO_INT8
 from heed.errors import HeedError
-from heed.model.architecture import Architecture, SinusoidForm
+from heed.model.architecture import Activation, Architecture, Sharing, SinusoidForm
 from heed.runtime.device import DecodingPrecision
 from heed.runtime.process_tuning import give_back_freed_memory
 
 Side = Literal["src", "tgt"]
 Take = Callable[[str], Floats32 | None]  # a weight by its name in a model's state, once; None if there is none
+
+
+@runtime_checkable
+class PackedWeights(Protocol):
+    """The weights of a network by their names in its state, each asked for once."""
+
+    def table(self, name: str) -> Numbers:
+        """Numbers that are no factor of a product."""
+
+    def matrix(self, name: str) -> PackedWeight:
+        """A matrix and its bias."""
+
+    def pair(self, first: str, second: str) -> tuple[PackedWeight, PackedWeight]:
+        """Two matrices with nothing but an activation or a weighted sum between them."""
+
+    def ends(self, *, share: Sharing) -> tuple[PackedWeight, Numbers, Numbers]:
+        """The output's matrix, the sources' embedding and the targets'."""
 
 
 def sinusoid(n_positions: int, d_model: int, form: SinusoidForm = "sinusoid") -> Floats32:
@@ -78,32 +94,20 @@ class PackedModel:
         arch: Architecture,
         vocab_size: int,
         src_vocab_size: int | None,
-        take: Take,
+        weights: PackedWeights,
         *,
         precision: DecodingPrecision,
     ):
-        """take: gives up the weights, in fp32. HeedError where the processor cannot compute in this precision, and for
-        bf16 where both others are faster."""
-        if precision == "int8" and not has_int8():
-            raise HeedError(NO_INT8)
-        if precision == "bf16" and not has_tiles():
-            raise HeedError(NO_BF16)
         self.arch, self.vocab_size, self.precision = arch, vocab_size, precision
         self.src_vocab_size = src_vocab_size or vocab_size
-        packer = _Packer(arch, take, precision)
         # The largest matrices first, when nothing else is there yet.
-        src = packer.numbers_of("src_embedding.weight")
-        tgt = src if arch.share == "all" else packer.numbers_of("tgt_embedding.weight")
-        self.output = packer.pack(packer.numbers_of("output.weight") if arch.share == "none" else tgt, "output.bias")
-        self.src_embedding = packer.stored(src)
-        self.tgt_embedding = self.src_embedding if tgt is src else packer.stored(tgt)
-        del src, tgt
+        self.output, self.src_embedding, self.tgt_embedding = weights.ends(share=arch.share)
         self._learned: dict[Side, Numbers] = {}
         if arch.positions == "learned":
             sides: tuple[Side, Side] = ("src", "tgt")
-            self._learned = {side: packer.stored(packer.numbers_of(f"{side}_positions.weight")) for side in sides}
+            self._learned = {side: weights.table(f"{side}_positions.weight") for side in sides}
         self._sinusoids = np.empty((0, arch.d_model), self.dtype)  # grows on demand
-        self.encoder, self.decoder, self.memories = packer.encoder(), *packer.decoder()
+        self.encoder, self.decoder, self.memories = _encoder(arch, weights), *_decoder(arch, weights)
         give_back_freed_memory()
 
     @property
@@ -135,83 +139,100 @@ class PackedModel:
         return table
 
 
-class _Packer:
-    """Packs the weights of a network, layer by layer; each is freed when it is packed."""
+class Packer:
+    """Packs the weights of a network as they are asked for; each is freed when it is packed."""
 
-    def __init__(self, arch: Architecture, take: Take, precision: DecodingPrecision):
-        self._arch, self._take, self._precision = arch, take, precision
-        self._weight_of = {"fp32": fp32_weight, "bf16": bf16_weight, "int8": int8_weight}[precision]
+    def __init__(self, take: Take, precision: DecodingPrecision, *, activation: Activation):
+        """take: gives up the weights, in fp32. HeedError where the processor cannot compute in this precision, and for
+        bf16 where both others are faster."""
+        if precision == "int8" and not has_int8():
+            raise HeedError(NO_INT8)
+        if precision == "bf16" and not has_tiles():
+            raise HeedError(NO_BF16)
+        self._take, self._precision, self._activation = take, precision, activation
+        self._pack = {"fp32": fp32_weight, "bf16": bf16_weight, "int8": int8_weight}[precision]
 
-    def numbers_of(self, name: str) -> Floats32:
+    def table(self, name: str) -> Numbers:
+        return self._stored(self._numbers(name))
+
+    def matrix(self, name: str) -> PackedWeight:
+        return self._pack(self._numbers(f"{name}.weight"), self._take(f"{name}.bias"))
+
+    def pair(self, first: str, second: str) -> tuple[PackedWeight, PackedWeight]:
+        if self._precision != "int8":
+            return self.matrix(first), self.matrix(second)
+        numbers, bias = self._numbers(f"{first}.weight"), self._take(f"{first}.bias")
+        second_numbers, second_bias = self._numbers(f"{second}.weight"), self._take(f"{second}.bias")
+        feed_forward = "feed_forward" in first
+        if not feed_forward or self._activation == "relu":
+            numbers, bias, second_numbers = move_outliers(numbers, bias, second_numbers)
+        by_relu = feed_forward and self._activation == "relu"
+        return int8_weight(numbers, bias), int8_weight(second_numbers, second_bias, by_relu=by_relu)
+
+    def ends(self, *, share: Sharing) -> tuple[PackedWeight, Numbers, Numbers]:
+        src = self._numbers("src_embedding.weight")
+        tgt = src if share == "all" else self._numbers("tgt_embedding.weight")
+        output = self._pack(self._numbers("output.weight") if share == "none" else tgt, self._take("output.bias"))
+        stored = self._stored(src)
+        return output, stored, stored if tgt is src else self._stored(tgt)
+
+    def _numbers(self, name: str) -> Floats32:
         weight = self._take(name)
         assert weight is not None, name
         return weight
 
-    def stored(self, x: Floats32) -> Numbers:
+    def _stored(self, x: Floats32) -> Numbers:
         """A copy in the type in which the kernels read what is no factor of a product."""
         return np.array(x, np.float32) if self._precision == "fp32" else to_bf16(x)
 
-    def pack(self, weight: Floats32, bias: str) -> PackedWeight:
-        """A matrix, with the bias of this name if there is one."""
-        return self._weight_of(weight, self._take(bias))
 
-    def _pair(self, first: str, second: str) -> tuple[PackedWeight, PackedWeight]:
-        """Two matrices with nothing but an activation or a weighted sum between them."""
-        numbers, bias, of_second = self.numbers_of(f"{first}.weight"), self._take(f"{first}.bias"), second + ".weight"
-        second_numbers, second_bias = self.numbers_of(of_second), self._take(f"{second}.bias")
-        if self._precision != "int8":
-            return self._weight_of(numbers, bias), self._weight_of(second_numbers, second_bias)
-        feed_forward = "feed_forward" in first
-        if not feed_forward or self._arch.activation == "relu":
-            numbers, bias, second_numbers = move_outliers(numbers, bias, second_numbers)
-        by_relu = feed_forward and self._arch.activation == "relu"
-        return int8_weight(numbers, bias), int8_weight(second_numbers, second_bias, by_relu=by_relu)
-
-    def encoder(self) -> Stack:
-        layers = []
-        for i in range(self._arch.encoder_layers):
-            qkv, self_out = self._pair(f"encoder.{i}.self_attention.qkv", f"encoder.{i}.self_attention.out")
-            inner, outer = self._pair(f"encoder.{i}.feed_forward.inner", f"encoder.{i}.feed_forward.outer")
-            layers.append({"qkv": qkv, "self_out": self_out, "inner": inner, "outer": outer})
-        return self._stack("encoder", layers, ("self_attention", "feed_forward"))
-
-    def decoder(self) -> tuple[Stack, list[PackedWeight]]:
-        """The decoder; of each layer the weight that makes keys and values of sources."""
-        layers, memories = [], []
-        for i in range(self._arch.decoder_layers):
-            qkv, self_out = self._pair(f"decoder.{i}.self_attention.qkv", f"decoder.{i}.self_attention.out")
-            kv, cross_out = self._pair(f"decoder.{i}.cross_attention.kv", f"decoder.{i}.cross_attention.out")
-            inner, outer = self._pair(f"decoder.{i}.feed_forward.inner", f"decoder.{i}.feed_forward.outer")
-            q = f"decoder.{i}.cross_attention.q"
-            query = self.pack(self.numbers_of(f"{q}.weight"), f"{q}.bias")
-            of_layer = {"qkv": qkv, "self_out": self_out, "query": query, "cross_out": cross_out}
-            layers.append(of_layer | {"inner": inner, "outer": outer})
-            memories.append(kv)
-        return self._stack("decoder", layers, ("self_attention", "cross_attention", "feed_forward")), memories
-
-    def _stack(self, stack: str, layers: list[dict[str, PackedWeight]], parts: tuple[str, ...]) -> Stack:
-        """With pre-norm the norm behind a sum is the next sub-layer's, or the stack's last: so one pass adds and
-        normalises, as with post-norm."""
-        names = [f"{stack}.{i}.{part}_norm" for i in range(len(layers)) for part in parts]
-        if self._arch.norm == "pre":
-            names.append(f"{stack}_norm")
-        norms = [self._norm(name) for name in names]
-        first_norm = norms.pop(0) if self._arch.norm == "pre" else ()
-        fields = [part.removesuffix("_attention") for part in parts]
-        behind = [norms[i : i + len(parts)] for i in range(0, len(norms), len(parts))]
-        of_layers = [Layer(of, dict(zip(fields, some, strict=True))) for of, some in zip(layers, behind, strict=True)]
-        embedding_norm: tuple[Numbers, ...] = ()
-        if self._arch.embedding_norm:
-            embedding_norm = self._norm("src_embedding_norm" if stack == "encoder" else "tgt_embedding_norm")
-        return Stack(of_layers, first_norm, embedding_norm)
-
-    def _norm(self, name: str) -> tuple[Numbers, Numbers]:
-        return self._vector(f"{name}.weight"), self._vector(f"{name}.bias")
-
-    def _vector(self, name: str) -> Numbers:
-        return self.stored(self.numbers_of(name))
+def _encoder(arch: Architecture, weights: PackedWeights) -> Stack:
+    layers = []
+    for i in range(arch.encoder_layers):
+        qkv, self_out = weights.pair(f"encoder.{i}.self_attention.qkv", f"encoder.{i}.self_attention.out")
+        inner, outer = weights.pair(f"encoder.{i}.feed_forward.inner", f"encoder.{i}.feed_forward.outer")
+        layers.append({"qkv": qkv, "self_out": self_out, "inner": inner, "outer": outer})
+    return _stack("encoder", layers, arch, weights)
 
 
-def weights_of(arrays: dict[str, NDArray[Any]]) -> Take:
-    """Gives up the weights of a dictionary."""
-    return lambda name: arrays.pop(name, None)
+def _decoder(arch: Architecture, weights: PackedWeights) -> tuple[Stack, list[PackedWeight]]:
+    """The decoder; of each layer the weight that makes keys and values of sources."""
+    layers, memories = [], []
+    for i in range(arch.decoder_layers):
+        qkv, self_out = weights.pair(f"decoder.{i}.self_attention.qkv", f"decoder.{i}.self_attention.out")
+        kv, cross_out = weights.pair(f"decoder.{i}.cross_attention.kv", f"decoder.{i}.cross_attention.out")
+        inner, outer = weights.pair(f"decoder.{i}.feed_forward.inner", f"decoder.{i}.feed_forward.outer")
+        query = weights.matrix(f"decoder.{i}.cross_attention.q")
+        of_layer = {"qkv": qkv, "self_out": self_out, "query": query, "cross_out": cross_out}
+        layers.append(of_layer | {"inner": inner, "outer": outer})
+        memories.append(kv)
+    return _stack("decoder", layers, arch, weights), memories
+
+
+def _stack(
+    stack: Literal["encoder", "decoder"],
+    layers: list[dict[str, PackedWeight]],
+    arch: Architecture,
+    weights: PackedWeights,
+) -> Stack:
+    """The layers with their norms. With pre-norm the norm behind a sum is the next sub-layer's, or the stack's last: so
+    one pass adds and normalises, as with post-norm."""
+    parts = ["self_attention", "feed_forward"]
+    if stack == "decoder":
+        parts.insert(1, "cross_attention")
+    names = [f"{stack}.{i}.{part}_norm" for i in range(len(layers)) for part in parts]
+    if arch.norm == "pre":
+        names.append(f"{stack}_norm")
+    norms = [_norm(name, weights) for name in names]
+    first_norm = norms.pop(0) if arch.norm == "pre" else ()
+    fields = [part.removesuffix("_attention") for part in parts]
+    behind = [norms[i : i + len(parts)] for i in range(0, len(norms), len(parts))]
+    of_layers = [Layer(of, dict(zip(fields, some, strict=True))) for of, some in zip(layers, behind, strict=True)]
+    embedding_norm: tuple[Numbers, ...] = ()
+    if arch.embedding_norm:
+        embedding_norm = _norm("src_embedding_norm" if stack == "encoder" else "tgt_embedding_norm", weights)
+    return Stack(of_layers, first_norm, embedding_norm)
+
+
+def _norm(name: str, weights: PackedWeights) -> tuple[Numbers, Numbers]:
+    return weights.table(f"{name}.weight"), weights.table(f"{name}.bias")

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from heed.backends.cpu import forward, search, training_ops
-from heed.backends.cpu.packed_model import PackedModel
+from heed.backends.cpu.packed_model import PackedModel, Packer
 from heed.backends.training_protocol import PassSettings
 from heed.data.batches.batch import Batch
 from heed.model.coverage import Coverage
@@ -97,4 +97,5 @@ def pack_module(model: Transformer, precision: DecodingPrecision, *, copy: bool)
         tensor = state.pop(name, None)
         return None if tensor is None else tensor.float().numpy()
 
-    return PackedModel(model.arch, model.vocab_size, model.src_vocab_size, take, precision=precision)
+    packer = Packer(take, precision, activation=model.arch.activation)
+    return PackedModel(model.arch, model.vocab_size, model.src_vocab_size, packer, precision=precision)

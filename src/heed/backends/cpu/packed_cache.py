@@ -1,0 +1,137 @@
+"""Packed weights in the user's cache folder, so that a model's second start packs nothing.
+
+They never lie in the model's folder, which may be a stranger's. A file's name is a hash of all that decides its
+content; the file appears whole or not at all, is checked as it is read, and may be removed at any time.
+"""
+
+import hashlib
+import logging
+import os
+import shutil
+import zipfile
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+
+from heed.backends.cpu import packed_model, weights
+from heed.backends.cpu.build import largest_int8_weight
+from heed.backends.cpu.packed_model import PackedModel, PackedWeights, Packer
+from heed.backends.cpu.weights import Numbers, PackedWeight
+from heed.errors import HeedError
+from heed.model.architecture import Sharing
+from heed.runtime.device import cache_folder
+from heed.runtime.files import remove_unfinished, whole_file
+from heed.runtime.instruction_sets import chosen_set
+from heed.runtime.locks import locked
+
+log = logging.getLogger(__name__)
+LEAST_WEIGHTS = 4_000_000  # of a model that is kept: a smaller one is packed within 50 ms
+MOST_BYTES = 4 << 30  # of all files; the ones that were not used for the longest time go first
+# What a missing or damaged file raises; its numbers are checked by zip's CRC-32.
+UNREADABLE = (OSError, ValueError, KeyError, EOFError, MemoryError, zipfile.BadZipFile)
+
+
+def packed_once(make: Callable[[PackedWeights], PackedModel], packer: Packer, description: str) -> PackedModel:
+    """The model that `make` builds from kept weights, if there are any, else from the packer's, which are then kept.
+
+    description: what decides the packed weights, but for this machine and this version of Heed.
+    """
+    try:
+        path = cache_folder() / "packed" / f"{_key(description)}.npz"
+    except OSError:
+        return make(packer)
+    with suppress(*UNREADABLE), path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+        model = make(_KeptWeights(arrays))
+        os.utime(path)
+        return model
+    recorder = _Recorder(packer)
+    model = make(recorder)
+    try:
+        _keep(path, recorder.arrays)
+    except (OSError, HeedError) as error:
+        log.info("Packed weights are not kept for the next start: %s", error)
+    return model
+
+
+def packed_files() -> list[Path]:
+    """All files of packed weights, the ones that were used last at the end. OSError if there is no cache folder."""
+    return sorted((cache_folder() / "packed").glob("*.npz"), key=lambda path: path.stat().st_mtime)
+
+
+def _key(description: str) -> str:
+    """32 digits that differ wherever the packed weights may: on another instruction set, or after a change of Heed."""
+    sources = [Path(str(module.__file__)).read_bytes() for module in (packed_model, weights)]
+    machine = f"{chosen_set().name} {largest_int8_weight()}"
+    return hashlib.sha256(b"\0".join([description.encode(), machine.encode(), *sources])).hexdigest()[:32]
+
+
+def _keep(path: Path, arrays: dict[str, Numbers]) -> None:
+    n_bytes = sum(array.nbytes for array in arrays.values())
+    with locked(path.parent):
+        if n_bytes > min(MOST_BYTES, shutil.disk_usage(path.parent).free // 4):
+            return
+        remove_unfinished(path.parent)
+        with whole_file(path) as temporary, temporary.open("wb") as file:
+            np.savez(file, **arrays)  # type: ignore[arg-type]  # its stubs take the names for options
+        total = 0
+        for kept in reversed(packed_files()):
+            total += kept.stat().st_size
+            if total > MOST_BYTES:
+                kept.unlink()
+
+
+class _KeptWeights:
+    """PackedWeights from a file."""
+
+    def __init__(self, arrays: "np.lib.npyio.NpzFile"):
+        self._arrays = arrays
+        self._fields: dict[str, list[str]] = {}
+        for name in arrays.files:
+            weight, _, field = name.partition("/")
+            self._fields.setdefault(weight, []).append(field)
+
+    def table(self, name: str) -> Numbers:
+        numbers: Numbers = self._arrays[name]
+        return numbers
+
+    def matrix(self, name: str) -> PackedWeight:
+        fields = {field: self.table(f"{name}/{field}") for field in self._fields[name]}
+        d_in, d_out = fields.pop("sizes")
+        return PackedWeight(int(d_in), int(d_out), **fields)
+
+    def pair(self, first: str, second: str) -> tuple[PackedWeight, PackedWeight]:
+        return self.matrix(first), self.matrix(second)
+
+    def ends(self, *, share: Sharing) -> tuple[PackedWeight, Numbers, Numbers]:
+        src = self.table("src_embedding.weight")
+        return self.matrix("output"), src, src if share == "all" else self.table("tgt_embedding.weight")
+
+
+class _Recorder:
+    """The weights of a packer; `arrays` holds what it gave out, as a file keeps it."""
+
+    def __init__(self, packer: Packer):
+        self._packer = packer
+        self.arrays: dict[str, Numbers] = {}
+
+    def table(self, name: str) -> Numbers:
+        return self.arrays.setdefault(name, self._packer.table(name))
+
+    def matrix(self, name: str) -> PackedWeight:
+        return self._recorded(name, self._packer.matrix(name))
+
+    def pair(self, first: str, second: str) -> tuple[PackedWeight, PackedWeight]:
+        of_first, of_second = self._packer.pair(first, second)
+        return self._recorded(first, of_first), self._recorded(second, of_second)
+
+    def ends(self, *, share: Sharing) -> tuple[PackedWeight, Numbers, Numbers]:
+        output, src, tgt = self._packer.ends(share=share)
+        self.arrays |= {"src_embedding.weight": src} | ({} if tgt is src else {"tgt_embedding.weight": tgt})
+        return self._recorded("output", output), src, tgt
+
+    def _recorded(self, name: str, weight: PackedWeight) -> PackedWeight:
+        sizes = np.array([weight.d_in, weight.d_out])
+        self.arrays |= {f"{name}/{field}": array for field, array in (weight.arrays | {"sizes": sizes}).items()}
+        return weight
