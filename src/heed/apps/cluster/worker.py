@@ -13,10 +13,8 @@ from heed.apps.cluster.earlier_split import split_text
 from heed.apps.cluster.plan import manifest_hash, part_hash, read_plan, sidecar
 from heed.apps.cluster.writers import writer_of
 from heed.apps.documents.formats.plain_text import TextDraft
-from heed.apps.documents.text.items import Item
 from heed.apps.documents.text.sentences import Splitter, splitter
-from heed.apps.documents.text.tagged_text import has_words
-from heed.apps.documents.text.translation import Question
+from heed.apps.documents.text.translation import Unanswered
 from heed.data.reading.pairs import Sources
 from heed.data.reading.rows import Rows
 from heed.errors import HeedError
@@ -244,26 +242,18 @@ class _Items:
         self, translations: "list[Translation]", translator: "Translator", sampling: "SamplingSettings | None"
     ) -> "tuple[str, list[Translation]]":
         """The text of these translations, and those that it is of: some are asked for again, without what stays."""
-        answers: dict[Question, list[Item]] = {}
-        questions = dict(zip(self._questions, self._questions, strict=True))
-        by_question = dict(zip(self._questions, translations, strict=True))
-        while questions:
-            tagged = [own for own, question in questions.items() if question.has_tags]
+        unanswered, by_question = Unanswered(self._questions), dict(zip(self._questions, translations, strict=True))
+        while asked := unanswered.asked:
+            tagged = [own for own, question in asked.items() if question.has_tags]
             links = translator.alignments(
-                [questions[one].text for one in tagged], [by_question[one].text for one in tagged]
+                [asked[one].text for one in tagged], [by_question[one].text for one in tagged]
             )
             of_tagged = dict(zip(tagged, links, strict=True))
-            lost: dict[Question, Question] = {}
-            for own, question in questions.items():
-                answer = question.answer(Translated(by_question[own].text, of_tagged.get(own)))
-                if answer is not None:
-                    answers[own] = answer
-                elif has_words((bare := question.without_texts()).sentence):
-                    lost[own] = bare
-            again = translator.stream([bare.text for bare in lost.values()], sampling=sampling, keep_words=True)
-            by_question |= dict(zip(lost, again, strict=True))
-            questions = lost
-        return self._draft.text(answers), list(by_question.values())
+            unanswered.take(Translated(by_question[own].text, of_tagged.get(own)) for own in asked)
+            texts = [question.text for question in unanswered.asked.values()]
+            again = translator.stream(texts, sampling=sampling, keep_words=True)
+            by_question |= dict(zip(unanswered.asked, again, strict=True))
+        return self._draft.text(unanswered.answers), list(by_question.values())
 
 
 def _joined(text: str, translations: "list[Translation]") -> _Result:

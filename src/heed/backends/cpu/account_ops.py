@@ -18,7 +18,7 @@ from heed.backends.live_prefixes import AllowedIds, LivePrefixes
 
 def best_continuations(
     logits: Floats32,
-    active: Ints,
+    active: Ints | None,
     log_probs: Floats,
     allowed: AllowedIds | None,
     never: Bools,
@@ -29,6 +29,7 @@ def best_continuations(
 ) -> tuple[Floats, Ints]:
     """Implements `SearchOps.best_continuations`."""
     n_sentences, beam = log_probs.shape
+    active = np.arange(log_probs.size) if active is None else active
     lists, counts = _allowed_lists(allowed, n_sentences * beam)
     values, indices = np.empty((n_sentences, k)), np.empty((n_sentences, k), np.int64)
     at = addresses(

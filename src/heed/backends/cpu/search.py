@@ -1,7 +1,6 @@
 """Search on a CPU by the kernels, with packed weights and numpy's arrays."""
 
 import sys
-from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +13,6 @@ from heed.backends.cpu.packed_model import PackedModel
 from heed.backends.cpu.preference import wins
 from heed.backends.cpu.search_state import CpuSearchState
 from heed.backends.cpu.weights import Floats32, product
-from heed.backends.live_prefixes import AllowedIds
 from heed.backends.protocol import GivenPairs, NotFiniteError, position_bytes
 from heed.model.architecture import Architecture
 from heed.model.coverage import Answer, Coverage
@@ -68,43 +66,10 @@ class CpuSearchBackend:
     def search_state(self, model: PackedModel, *, n_sentences: int, beam_size: int) -> CpuSearchState:
         return CpuSearchState(model, n_sentences=n_sentences, beam_size=beam_size)
 
-    def mean_logits(self, logits: Sequence[Floats32]) -> Floats32:
-        return account_ops.mean_logits(logits)
-
-    def best_continuations(
-        self,
-        logits: Floats32,
-        active: Ints | None,
-        log_probs: Floats,
-        allowed: AllowedIds | None,
-        never: Bools,
-        may_end: Bools,
-        *,
-        eos: int,
-        k: int,
-    ) -> tuple[Floats, Ints]:
-        if active is None:
-            active = np.arange(log_probs.size)
-        return account_ops.best_continuations(logits, active, log_probs, allowed, never, may_end, eos=eos, k=k)
-
-    def log_probs_of(self, logits: Floats32, ids: Ints) -> Floats:
-        return account_ops.log_probs_of(logits, ids)
-
-    def draw(
-        self,
-        logits: Floats32,
-        numbers: Floats,
-        allowed: AllowedIds | None,
-        never: Bools,
-        may_end: Bools,
-        *,
-        eos: int,
-        temperature: float,
-        top_k: int | None,
-        top_p: float,
-    ) -> tuple[Ints, Floats]:
-        options = {"temperature": temperature, "top_p": top_p}
-        return account_ops.draw(logits, numbers, allowed, never, may_end, eos=eos, top_k=top_k, **options)
+    mean_logits = staticmethod(account_ops.mean_logits)
+    best_continuations = staticmethod(account_ops.best_continuations)
+    log_probs_of = staticmethod(account_ops.log_probs_of)
+    draw = staticmethod(account_ops.draw)
 
     def target_log_probs(self, model: PackedModel, pairs: GivenPairs) -> Floats:
         x, _ = _features(model, pairs)

@@ -185,6 +185,27 @@ class Draft:
         return _merge_texts(items)
 
 
+class Unanswered:
+    """Questions that are asked until each is answered: if its code or addresses are lost, once more without them.
+
+    asked: what is to be asked next in the place of each question that has no answer.
+    """
+
+    def __init__(self, questions: Iterable[Question]):
+        self.answers: dict[Question, list[Item]] = {}
+        self.asked = {question: question for question in questions}
+
+    def take(self, results: Iterable[Translated]) -> None:
+        """Takes the translations of what is asked."""
+        lost: dict[Question, Question] = {}
+        for (whole, question), result in zip(self.asked.items(), results, strict=True):
+            if (answer := question.answer(result)) is not None:
+                self.answers[whole] = answer
+            elif has_words((bare := question.without_texts()).sentence):
+                lost[whole] = bare
+        self.asked = lost
+
+
 def expanded(parts: "Iterable[Item | Question]", answers: Answers) -> Iterator[Item]:
     """The parts with the answers to the questions among them and within their tags; those without one as they were."""
     for part in parts:
@@ -208,18 +229,10 @@ def items_job(items: Sequence[Item], options: DocumentOptions) -> TranslationJob
     if options.terms:
         items = Terms(options.terms).mark(items)
     draft = Draft(items, split=splitter(options.language), keep=options.keep)
-    answers: dict[Question, list[Item]] = {}
-    asked = {question: question for question in (*draft.questions, *draft.nested)}
-    while asked:
-        results = yield [Sentence(question.text, question.has_tags) for question in asked.values()]
-        lost: dict[Question, Question] = {}
-        for (whole, question), result in zip(asked.items(), results, strict=True):
-            if (answer := question.answer(result)) is not None:
-                answers[whole] = answer
-            elif has_words((bare := question.without_texts()).sentence):
-                lost[whole] = bare
-        asked = lost
-    return draft.items(answers)
+    unanswered = Unanswered((*draft.questions, *draft.nested))
+    while unanswered.asked:
+        unanswered.take((yield [Sentence(one.text, one.has_tags) for one in unanswered.asked.values()]))
+    return draft.items(unanswered.answers)
 
 
 def _merge_texts(items: Iterable[Item]) -> list[Item]:
