@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from heed.backends.training_protocol import PassSettings
@@ -24,28 +24,36 @@ class ReferenceBackend:
         features = model.decode_features(batch.tgt_in, state, keep_mask=batch.tgt_keep_mask)
         return features.flatten(0, 1).index_select(0, batch.tgt_places)
 
-    def product(self, a: Tensor, b: Tensor, *, out: Tensor, add: bool = False, bias: Tensor | None = None) -> Tensor:
+    def product(
+        self,
+        a: Float[Tensor, "m depth"],
+        b: Float[Tensor, "depth n"],
+        *,
+        out: Float[Tensor, "m n"],
+        add: bool = False,
+        bias: Float[Tensor, " n"] | None = None,
+    ) -> Float[Tensor, "m n"]:
         if add:
             return out.add_(torch.mm(a, b))
         return torch.mm(a, b, out=out) if bias is None else torch.addmm(bias, a, b, out=out)
 
-    def smoothed_loss_(self, logits: Tensor, targets: Tensor, *, label_smoothing: float) -> None:
+    def smoothed_loss_(self, *_: Tensor, label_smoothing: float) -> None:
         return None
 
-    def consistent_loss_(self, logits: Tensor, targets: Tensor, *, label_smoothing: float, consistency: float) -> None:
+    def consistent_loss_(self, *_: Tensor, label_smoothing: float, consistency: float) -> None:
         return None
 
-    def add_gradient(self, gradient: Tensor, total: Tensor) -> None:
+    def add_gradient(self, gradient: Float[Tensor, "*shape"], total: Float[Tensor, "*shape"]) -> None:
         total.add_(gradient)
 
     def adam_step(
         self,
         optimizer: torch.optim.Optimizer,
         weights: Sequence[tuple[Tensor, Tensor]],
-        gradients: Tensor,
-        finite: Tensor,
+        gradients: Float[Tensor, " weight"],
+        finite: Bool[Tensor, ""],
     ) -> bool:
         return False
 
-    def training_passes(self, model: Transformer, totals: Tensor, settings: PassSettings) -> None:
+    def training_passes(self, model: Transformer, totals: Float[Tensor, " 2"], settings: PassSettings) -> None:
         return None

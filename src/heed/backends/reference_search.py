@@ -5,6 +5,7 @@ from copy import deepcopy
 
 import numpy as np
 import torch
+from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -68,7 +69,7 @@ class ReferenceSearchBackend:
     @torch.no_grad()
     def best_continuations(
         self,
-        logits: Tensor,
+        logits: Float[Tensor, "row vocab"],
         active: Ints | None,
         log_probs: Floats,
         allowed: AllowedIds | None,
@@ -90,7 +91,7 @@ class ReferenceSearchBackend:
         return values.cpu().numpy(), indices.cpu().numpy()
 
     @torch.no_grad()
-    def log_probs_of(self, logits: Tensor, ids: Ints) -> Floats:
+    def log_probs_of(self, logits: Float[Tensor, "row vocab"], ids: Ints) -> Floats:
         log_probs = torch.log_softmax(logits.float(), dim=-1)
         values = log_probs.gather(1, torch.from_numpy(ids.clip(0)).to(logits.device)).double().cpu().numpy()
         return np.where(ids < 0, -np.inf, values)
@@ -98,7 +99,7 @@ class ReferenceSearchBackend:
     @torch.no_grad()
     def draw(
         self,
-        logits: Tensor,
+        logits: Float[Tensor, "row vocab"],
         numbers: Floats,
         allowed: AllowedIds | None,
         never: Bools,
@@ -168,7 +169,7 @@ def _batch(pairs: GivenPairs, device: torch.device) -> list[tuple[Tensor, Tensor
     return [(ids.to(device), mask.to(device)) for ids, mask in sides]
 
 
-def _log_probs(logits: Tensor, ids: Tensor) -> Floats:
+def _log_probs(logits: Float[Tensor, "token vocab"], ids: Int[Tensor, " token"]) -> Floats:
     logits = logits.float() if logits.dtype == torch.bfloat16 else logits
     return torch.log_softmax(logits, dim=-1).gather(1, ids[:, None])[:, 0].double().cpu().numpy()
 

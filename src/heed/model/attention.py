@@ -11,6 +11,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 # Queries that restricted attention takes at a time: their keys, values and weights stay in a processor's cache.
 RESTRICTED_QUERIES = 1024
+Queries = Float[Tensor, "batch head query d_k"]
+Keys = Float[Tensor, "batch head key d_k"]
+Values = Float[Tensor, "batch head key d_v"]
+Mixed = Float[Tensor, "batch head query d_v"]
 
 
 class Dropout(nn.Module):
@@ -53,7 +57,7 @@ class AttentionMask:
     causal: bool = False
     radius: int | None = None
 
-    def full_bias(self, n: int, like: Tensor) -> Tensor | None:
+    def full_bias(self, n: int, like: Float[Tensor, "..."]) -> Tensor | None:
         """All three as one bias, for n queries and keys if `causal` or `radius` is set."""
         if not self.causal and self.radius is None:
             return self.bias
@@ -61,7 +65,9 @@ class AttentionMask:
         return bias if self.bias is None else bias + self.bias
 
 
-def key_mask(mask: Bool[Tensor, "batch key"], like: Tensor, *, radius: int | None = None) -> AttentionMask:
+def key_mask(
+    mask: Bool[Tensor, "batch key"], like: Float[Tensor, "..."], *, radius: int | None = None
+) -> AttentionMask:
     """Every query sees the keys whose mask is True, at most `radius` positions away."""
     # On a CPU it is cheap to see that nothing is hidden, which saves a pass over the scores; a GPU would be waited for.
     if mask.is_cpu and bool(mask.all()):
@@ -69,7 +75,7 @@ def key_mask(mask: Bool[Tensor, "batch key"], like: Tensor, *, radius: int | Non
     return AttentionMask(_bias(mask[:, None, None, :], like.dtype), radius=radius)
 
 
-def causal_mask(n_queries: int, n_keys: int, like: Tensor, *, radius: int | None = None) -> AttentionMask:
+def causal_mask(n_queries: int, n_keys: int, like: Float[Tensor, "..."], *, radius: int | None = None) -> AttentionMask:
     """Queries at the last positions of the keys see themselves and what precedes them, at most `radius` back."""
     if n_queries == 1 and (radius is None or n_keys <= radius + 1):
         return AttentionMask()
@@ -100,12 +106,10 @@ def _bias(visible: Bool[Tensor, "*axes"], dtype: torch.dtype) -> Float[Tensor, "
 class Attend(Protocol):
     """A function that computes attention in the network's layers: `attention`, or one that watches it."""
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask, *, dropout: Dropout) -> Tensor: ...
+    def __call__(self, q: Queries, k: Keys, v: Values, mask: AttentionMask, *, dropout: Dropout) -> Mixed: ...
 
 
-def attention_probabilities(
-    q: Float[Tensor, "batch head query d_k"], k: Float[Tensor, "batch head key d_k"], mask: AttentionMask
-) -> Float[Tensor, "batch head query key"]:
+def attention_probabilities(q: Queries, k: Keys, mask: AttentionMask) -> Float[Tensor, "batch head query key"]:
     """softmax(Q Kᵀ / √d_k), the weights of equation 1; each query's sum to 1."""
     scores = torch.matmul(q * q.shape[-1] ** -0.5, k.transpose(-1, -2))
     if (bias := mask.full_bias(q.shape[2], q)) is not None:
@@ -113,14 +117,7 @@ def attention_probabilities(
     return torch.softmax(scores, dim=-1)
 
 
-def attention(
-    q: Float[Tensor, "batch head query d_k"],
-    k: Float[Tensor, "batch head key d_k"],
-    v: Float[Tensor, "batch head key d_v"],
-    mask: AttentionMask,
-    *,
-    dropout: Dropout,
-) -> Float[Tensor, "batch head query d_v"]:
+def attention(q: Queries, k: Keys, v: Values, mask: AttentionMask, *, dropout: Dropout) -> Mixed:
     """softmax(Q Kᵀ / √d_k) V (equation 1), with dropout on the weights.
 
     On a CPU the two products are written out: in training the backward pass of torch's fused kernel took 57 % of a step
@@ -133,7 +130,7 @@ def attention(
     return torch.matmul(dropout(attention_probabilities(q, k, mask)), v)
 
 
-def fused_attention(q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask, *, dropout: Dropout) -> Tensor:
+def fused_attention(q: Queries, k: Keys, v: Values, mask: AttentionMask, *, dropout: Dropout) -> Mixed:
     """Computes `attention` by one of PyTorch's kernels: flash attention unless there is a bias.
 
     cuDNN's, which PyTorch prefers on an H100 or newer, is left out: it plans anew for each shape, and every batch has

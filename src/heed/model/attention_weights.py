@@ -7,7 +7,16 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from heed.model.attention import AttentionMask, Dropout, attention, attention_probabilities
+from heed.model.attention import (
+    AttentionMask,
+    Dropout,
+    Keys,
+    Mixed,
+    Queries,
+    Values,
+    attention,
+    attention_probabilities,
+)
 from heed.model.transformer import Transformer
 
 
@@ -26,7 +35,7 @@ def attention_weights(model: Transformer, src_ids: Sequence[int], tgt_in_ids: Se
     src, tgt_in = (torch.tensor(ids, device=model.device_name) for ids in (src_ids, tgt_in_ids))
     recorded: list[Tensor] = []
 
-    def attend(q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask, *, dropout: Dropout) -> Tensor:
+    def attend(q: Queries, k: Keys, v: Values, mask: AttentionMask, *, dropout: Dropout) -> Mixed:
         recorded.append(attention_probabilities(q.float(), k.float(), mask)[0])
         return attention(q, k, v, mask, dropout=dropout)
 
@@ -50,7 +59,7 @@ def mean_cross_attention(
     recorded: list[Tensor] = []
     n_calls = 0
 
-    def attend(q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask, *, dropout: Dropout) -> Tensor:
+    def attend(q: Queries, k: Keys, v: Values, mask: AttentionMask, *, dropout: Dropout) -> Mixed:
         nonlocal n_calls
         if n_calls % 2 == 1:  # a decoder layer attends to the target first, then to the source
             recorded.append(attention_probabilities(q.float(), k.float(), mask).mean(dim=1))

@@ -128,7 +128,9 @@ class AddNorm(nn.LayerNorm):
         self.pre = arch.norm == "pre"
         self.dropout = Dropout(arch.dropout)
 
-    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:  # type: ignore[override]
+    def forward(  # type: ignore[override]
+        self, x: Float[Tensor, "*axes d_model"], sublayer: Callable[[Tensor], Tensor]
+    ) -> Float[Tensor, "*axes d_model"]:
         if self.pre:
             return x + self.dropout(sublayer(super().forward(x)))
         return super().forward(x + self.dropout(sublayer(x)))
@@ -162,8 +164,13 @@ class DecoderLayer(nn.Module):
         self.feed_forward_norm = AddNorm(arch)
 
     def forward(
-        self, x: Tensor, mask: AttentionMask, cache: "LayerCache", src_mask: AttentionMask, attend: Attend
-    ) -> Tensor:
+        self,
+        x: Float[Tensor, "row tgt d_model"],
+        mask: AttentionMask,
+        cache: "LayerCache",
+        src_mask: AttentionMask,
+        attend: Attend,
+    ) -> Float[Tensor, "row tgt d_model"]:
         x = self.self_attention_norm(x, lambda y: self.self_attention(y, mask, attend, cache))
         x = self.cross_attention_norm(x, lambda y: self.cross_attention(y, cache, src_mask, attend))
         return self.feed_forward_norm(x, self.feed_forward)
@@ -175,13 +182,20 @@ class LayerCache:
     Of the target the last `radius` positions are kept, or all: no later one sees more.
     """
 
-    def __init__(self, memory_k: Tensor, memory_v: Tensor, radius: int | None = None):
-        self.memory_k, self.memory_v = memory_k, memory_v  # (sentence, head, src, width)
+    def __init__(
+        self,
+        memory_k: Float[Tensor, "sentence head src d_k"],
+        memory_v: Float[Tensor, "sentence head src d_v"],
+        radius: int | None = None,
+    ):
+        self.memory_k, self.memory_v = memory_k, memory_v
         self._window = slice(0 if radius is None else -radius, None)
-        self.k: Tensor | None = None  # (row, head, tgt, width)
+        self.k: Tensor | None = None
         self.v: Tensor | None = None
 
-    def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    def extend(
+        self, k: Float[Tensor, "row head tgt d_k"], v: Float[Tensor, "row head tgt d_v"]
+    ) -> tuple[Tensor, Tensor]:
         """The keys and values that new positions may see, their own after the cached ones."""
         if self.k is not None and self.v is not None:
             k, v = torch.cat([self.k, k], dim=2), torch.cat([self.v, v], dim=2)

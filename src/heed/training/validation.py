@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from heed.backends.modules import backend_for
@@ -31,7 +31,7 @@ def token_log_probs(model: Transformer, batch: Batch) -> Float[Tensor, "sentence
     )
 
 
-def _log_probs(logits: Tensor, ids: Tensor) -> Tensor:
+def _log_probs(logits: Float[Tensor, "token vocab"], ids: Int[Tensor, " token"]) -> Float[Tensor, " token"]:
     logits = logits.float() if logits.dtype == torch.bfloat16 else logits
     return torch.log_softmax(logits, dim=-1).gather(1, ids[:, None])[:, 0]
 

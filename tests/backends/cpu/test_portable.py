@@ -325,11 +325,13 @@ def search_cases(dtype: torch.dtype, kind: str, draw: "Draw", widths: tuple[int,
         norms = {name: draw.numbers(dtype, d) for name in parts}
         return structure("DecoderLayer", **weights, **norms, cache=cache, memories=memories)
 
-    first_norm = {f"first_{part}": draw.numbers(dtype, d) for part in ("gain", "bias")}
+    first_norm, embedding_norm = (
+        {f"{name}_{part}": draw.numbers(dtype, d) for part in ("gain", "bias")} for name in ("first", "embedding")
+    )
     options = [
-        {"activation": 0, "first_word": 0, "first_gain": None, "first_bias": None},
-        {"activation": 1, "first_word": 1, **first_norm},
-        {"activation": 2, "first_word": 21, **first_norm},
+        {"activation": 0, "first_word": 0, **dict.fromkeys((*first_norm, *embedding_norm))},
+        {"activation": 1, "first_word": 1, **first_norm, **dict.fromkeys(embedding_norm)},
+        {"activation": 2, "first_word": 21, **first_norm, **embedding_norm},
     ]
     kinds = (torch.float32,) if dtype == torch.float32 else (torch.bfloat16, torch.int8)
     for products, changes in itertools.product(kinds, options):

@@ -100,13 +100,13 @@ class ResidualStream:
     With post-norm both are the normalised sum; with pre-norm the sum itself flows on.
     """
 
-    def __init__(self, x: Tensor, norms: StackNorms, *, dropout: float):
+    def __init__(self, x: Float[Tensor, "token d_model"], norms: StackNorms, *, dropout: float):
         self._norms, self._is_pre, self._dropout = iter(norms.behind_sums), norms.first is not None, dropout
         self._sum = self.x = x
         if norms.first is not None:
             self.x = F.layer_norm(x, x.shape[-1:], norms.first.weight, norms.first.bias, norms.first.eps)
 
-    def add(self, branch: Tensor) -> None:
+    def add(self, branch: Float[Tensor, "token d_model"]) -> None:
         """Adds a sub-layer's output, with dropout, and normalises."""
         norm = next(self._norms)
         if self._is_pre:
@@ -117,7 +117,9 @@ class ResidualStream:
             self._sum = self.x = add_norm(norm, self._sum, branch, dropout=self._dropout)
 
 
-def attend_and_project(attention: SelfAttention, x: Tensor, attend: Attention) -> Tensor:
+def attend_and_project(
+    attention: SelfAttention, x: Float[Tensor, "token d_model"], attend: Attention
+) -> Float[Tensor, "token d_model"]:
     """Self-attention with both its projections."""
     return linear(attention.out, attend(linear(attention.qkv, x)))
 
@@ -128,12 +130,13 @@ def self_attention(
     """Attention of each sequence to itself."""
     rate = attention.dropout.effective_rate
 
-    def attend(qkv: Tensor) -> Tensor:
+    def attend(qkv: Float[Tensor, "token qkv"]) -> Float[Tensor, "token values"]:
         return training_ops.self_attention(
             qkv, sequences, n_heads=attention.n_heads, widths=attention.widths, causal=causal, dropout=rate
         )
 
-    def attend_within_radius(qkv: Tensor) -> Tensor:  # in PyTorch: the kernels know no radius
+    # In PyTorch: the kernels know no radius.
+    def attend_within_radius(qkv: Float[Tensor, "token qkv"]) -> Float[Tensor, "token values"]:
         parts = sequences.unpack(qkv).split(attention.widths, dim=-1)
         q, k, v = (part.unflatten(-1, (attention.n_heads, -1)).transpose(1, 2) for part in parts)
         mask = AttentionMask(causal=True, radius=radius) if causal else key_mask(sequences.mask, q, radius=radius)
@@ -143,7 +146,9 @@ def self_attention(
     return attend if radius is None else attend_within_radius
 
 
-def cross_attention(attention: CrossAttention, memory: Tensor, tgt: PackedSequences, src: PackedSequences) -> Attention:
+def cross_attention(
+    attention: CrossAttention, memory: Float[Tensor, "src_token d_model"], tgt: PackedSequences, src: PackedSequences
+) -> Attention:
     """Attention of each target to its source."""
     kv, rate = linear(attention.kv, memory), attention.dropout.effective_rate
     return lambda q: training_ops.cross_attention(
@@ -151,7 +156,7 @@ def cross_attention(attention: CrossAttention, memory: Tensor, tgt: PackedSequen
     )
 
 
-def feed_forward(module: FeedForward, x: Tensor) -> Tensor:
+def feed_forward(module: FeedForward, x: Float[Tensor, "token d_model"]) -> Float[Tensor, "token d_model"]:
     """Does what `FeedForward.forward` does; training adds the bias and rectifies in one pass."""
     inner = module.inner
     if module.training and module.activation == "relu" and isinstance(inner, nn.Linear):
@@ -161,12 +166,14 @@ def feed_forward(module: FeedForward, x: Tensor) -> Tensor:
     return linear(module.outer, hidden)
 
 
-def add_norm(norm: nn.LayerNorm, x: Tensor, branch: Tensor, *, dropout: float) -> Tensor:
+def add_norm(
+    norm: nn.LayerNorm, x: Float[Tensor, "token d_model"], branch: Float[Tensor, "token d_model"], *, dropout: float
+) -> Float[Tensor, "token d_model"]:
     """LayerNorm(x + Dropout(branch)), section 5.4."""
     return training_ops.add_norm(x, branch, norm.weight, norm.bias, dropout=dropout, epsilon=norm.eps)
 
 
-def linear(module: nn.Module, x: Tensor) -> Tensor:
+def linear(module: nn.Module, x: Float[Tensor, "token width"]) -> Float[Tensor, "token out"]:
     """The product of an nn.Linear."""
     linear = cast(nn.Linear, module)
     return training_ops.linear(x, linear.weight, linear.bias)

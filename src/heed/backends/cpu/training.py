@@ -5,13 +5,13 @@ from typing import cast
 
 import numpy as np
 import torch
+from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 from torch import Tensor
 
 from heed.backends.cpu import forward, search, training_ops
 from heed.backends.cpu.packed_model import PackedModel, Packer
 from heed.backends.training_protocol import PassSettings
-from heed.data.batches.batch import Batch
 from heed.model.coverage import Coverage
 from heed.model.transformer import Transformer
 from heed.runtime.device import DecodingPrecision
@@ -33,21 +33,12 @@ class CpuBackend:
     def covers(self, model: Transformer) -> str | None:
         return COVERAGE.missing(model)
 
-    def target_features(self, model: Transformer, batch: Batch) -> Tensor:
-        return forward.target_features(model, batch)
+    target_features = staticmethod(forward.target_features)
+    product = staticmethod(training_ops.product)
+    smoothed_loss_ = staticmethod(training_ops.smoothed_loss_)
+    consistent_loss_ = staticmethod(training_ops.consistent_loss_)
 
-    def product(self, a: Tensor, b: Tensor, *, out: Tensor, add: bool = False, bias: Tensor | None = None) -> Tensor:
-        return training_ops.product(a, b, out=out, add=add, bias=bias)
-
-    def smoothed_loss_(self, logits: Tensor, targets: Tensor, *, label_smoothing: float) -> tuple[Tensor, Tensor]:
-        return training_ops.smoothed_loss_(logits, targets, label_smoothing=label_smoothing)
-
-    def consistent_loss_(
-        self, logits: Tensor, targets: Tensor, *, label_smoothing: float, consistency: float
-    ) -> tuple[Tensor, Tensor]:
-        return training_ops.consistent_loss_(logits, targets, label_smoothing=label_smoothing, consistency=consistency)
-
-    def add_gradient(self, gradient: Tensor, total: Tensor) -> None:
+    def add_gradient(self, gradient: Float[Tensor, "*shape"], total: Float[Tensor, "*shape"]) -> None:
         if gradient.dtype == torch.bfloat16:
             training_ops.add_gradient(gradient.contiguous(), total)
         else:
@@ -58,8 +49,8 @@ class CpuBackend:
         self,
         optimizer: torch.optim.Optimizer,
         weights: Sequence[tuple[Tensor, Tensor]],
-        gradients: Tensor,
-        finite: Tensor,
+        gradients: Float[Tensor, " weight"],
+        finite: Bool[Tensor, ""],
     ) -> bool:
         if not finite:
             gradients.zero_()
@@ -82,7 +73,7 @@ class CpuBackend:
             )
         return True
 
-    def training_passes(self, model: Transformer, totals: Tensor, settings: PassSettings) -> None:
+    def training_passes(self, model: Transformer, totals: Float[Tensor, " 2"], settings: PassSettings) -> None:
         return None
 
 
