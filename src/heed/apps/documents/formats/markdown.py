@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from heed.apps.documents.formats.character_tables import CharacterTable
 from heed.apps.documents.formats.html import read_elements, with_marks, write_elements, write_value
 from heed.apps.documents.formats.markdown_blocks import (
     BLOCK_OF_HTML,
@@ -63,19 +62,6 @@ class _Block(NamedTuple):
     kind: str = ""
 
 
-class _Cell(NamedTuple):
-    """Begins a cell of a table that is drawn with characters."""
-
-    before: str
-    is_first: bool
-
-
-class _CellEnd(NamedTuple):
-    """Ends one; table: the whole table if it is the last."""
-
-    table: CharacterTable | None
-
-
 def read_markdown(text: str) -> list[Item]:
     line_ends = _LINE_END.findall(text)
     text = _LINE_END.sub("\n", text)
@@ -85,7 +71,7 @@ def read_markdown(text: str) -> list[Item]:
     return [document, *_read_blocks(text, blocks, words, blocks.env), *words.items]
 
 
-def _read_blocks(text: str, blocks: Blocks, words: WordsInMarkup | None, env: dict[str, Any]) -> Iterator[Item]:
+def _read_blocks(text: str, blocks: Blocks, words: WordsInMarkup, env: dict[str, Any]) -> Iterator[Item]:
     last = 0
     phrases = deque(blocks.phrases)
 
@@ -104,19 +90,12 @@ def _read_blocks(text: str, blocks: Blocks, words: WordsInMarkup | None, env: di
         start, end = leaf.lines[0].start, leaf.lines[-1].end
         if start < last:
             continue
-        if leaf.table is not None:
-            cells = leaf.table.cells
-            for number, cell in enumerate(cells):
-                yield Tag("cut", _Cell("" if number else markup(last, start), number == 0))
-                yield from _read_blocks(cell, read_blocks(cell), None, env)  # a mark would make its column wider
-                yield Tag("cut", _CellEnd(leaf.table if number + 1 == len(cells) else None))
-        else:
-            yield from _read_leaf(text, leaf, markup(last, start), words, env)
+        yield from _read_leaf(text, leaf, markup(last, start), words, env)
         last = end
     yield Tag("cut", _Block(markup(last, len(text))))
 
 
-def _read_leaf(text: str, leaf: Leaf, before: str, words: WordsInMarkup | None, env: dict[str, Any]) -> Iterator[Item]:
+def _read_leaf(text: str, leaf: Leaf, before: str, words: WordsInMarkup, env: dict[str, Any]) -> Iterator[Item]:
     start, end = leaf.lines[0].start, leaf.lines[-1].end
     first = text[start : leaf.lines[0].end]
     has_title = False  # its first line is separate from the words below it
@@ -145,21 +124,21 @@ def _read_leaf(text: str, leaf: Leaf, before: str, words: WordsInMarkup | None, 
         yield item
 
 
-def _with_marks(item: Item, words: WordsInMarkup | None, env: dict[str, Any]) -> Item:
+def _with_marks(item: Item, words: WordsInMarkup, env: dict[str, Any]) -> Item:
     """The item, where marks stand for the description of an image and for what readers see of a tag of HTML."""
     markup = "" if isinstance(item, str) else item.markup
     if isinstance(markup, Image):
         behind = markup[2 + len(markup.label) :]
         if behind.startswith(("](", "][")) and not behind.startswith("][]"):  # elsewhere it is the image's label, too
             markup = f"![{_mark(markup.label, 'label', words, env)}{behind}"
-    elif words and isinstance(markup, str) and "\n" not in markup and (match := _ELEMENT.match(markup)):
+    elif isinstance(markup, str) and "\n" not in markup and (match := _ELEMENT.match(markup)):
         markup = with_marks(markup, match[1].lower(), False, words)
     return replace(item, markup=markup) if isinstance(item, Tag) and markup != item.markup else item
 
 
-def _mark(source: str, style: str, words: WordsInMarkup | None, env: dict[str, Any]) -> str:
+def _mark(source: str, style: str, words: WordsInMarkup, env: dict[str, Any]) -> str:
     """The mark for words in markup; the source if it has none."""
-    if words is None or not needs_translation(source):
+    if not needs_translation(source):
         return source
     if style == "html":
         return words.mark(read_elements(source, words), source, style)
@@ -201,49 +180,31 @@ def _start(text: str, line: Line) -> str:
 
 def write_markdown(items: list[Item]) -> str:
     """The text. Characters among the words that would be read as markup, and are none in the items, are escaped."""
-    # Cells may hold tables themselves, so outputs and tables are stacks: a cell's text goes to the uppermost output.
     items, words = divide_words(items)
     document = items[0].markup if items and isinstance(items[0], Tag) else None
     assert isinstance(document, _Document)
-    outputs: list[list[str]] = [[]]  # of the text, and of each cell that we are in
-    tables: list[list[str]] = []  # the cells of tables that we are in
+    output: list[str] = []
     opening: Tag | None = None
     block: list[Item] = []
 
     # A block is written when the next tag between blocks comes: only then all of its items are there.
     def finish() -> None:
         if opening is not None:
-            outputs[-1] += [opening.markup.before, _write_block(block, opening, document.env)]
+            output.extend([opening.markup.before, _write_block(block, opening, document.env)])
         block.clear()
 
-    # No words stand between a cell's beginning or end and the next block.
     for item in items[1:]:
-        match item.markup if isinstance(item, Tag) else None:
-            case _Block():
-                finish()
-                assert isinstance(item, Tag)
-                opening = item
-            case _Cell() as cell:
-                finish()
-                opening = None
-                outputs[-1].append(cell.before)
-                outputs.append([])
-                if cell.is_first:
-                    tables.append([])
-            case _CellEnd() as end:
-                finish()
-                opening = None
-                tables[-1].append("".join(outputs.pop()))
-                if end.table is not None:
-                    outputs[-1].append(end.table.draw(tables.pop()))
-            case _:
-                block.append(item)
+        if isinstance(item, Tag) and isinstance(item.markup, _Block):
+            finish()
+            opening = item
+        else:
+            block.append(item)
     finish()
 
     def write(words: list[Item], style: str, source: str) -> str:
         return _write_words(words, style, source, document.env)
 
-    return _with_line_ends(with_words("".join(outputs[0]), words, write), document.line_ends)
+    return _with_line_ends(with_words("".join(output), words, write), document.line_ends)
 
 
 def _with_line_ends(text: str, line_ends: list[str]) -> str:
@@ -251,7 +212,7 @@ def _with_line_ends(text: str, line_ends: list[str]) -> str:
     if kinds <= {"\n"}:
         return text
     lines = text.split("\n")
-    if len(lines) != len(line_ends) + 1:  # a table has other lines
+    if len(lines) != len(line_ends) + 1:  # no translation is known to change their number
         line_ends = [max(sorted(kinds), key=line_ends.count)] * (len(lines) - 1)
     return "".join(line + end for line, end in zip(lines, [*line_ends, ""], strict=True))
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Literal, NamedTuple
 
-from heed.apps.documents.formats.character_tables import CharacterTable, begins_grid, is_dashes, read_columns, read_grid
 from heed.errors import HeedError
 
 try:
@@ -30,7 +29,9 @@ if tuple(map(int, _version.split(".")[:2] if _version else "0")) < (4, 3):
 
 WHITE_SPACE = " \t\n\v\f\r"  # around a block's words
 MAX_NESTING = 40  # lists and quotations within each other; what is deeper is left as it is
-MAX_LINES = 10_000  # of a formula, a table or the like
+MAX_LINES = 10_000  # of a formula or the like
+_GRID_RULE = re.compile(r"\+(?:[-=:]+\+)+[ \t]*")  # of a table drawn with characters
+_DASHES = re.compile(r"(?:-{3,} +)+-{3,} *")
 BLOCK_OF_HTML = re.compile(  # what begins one: https://spec.commonmark.org/0.31.2/#html-blocks, kinds 1 to 6
     rf"<(?:[!?]|/?(?:{'|'.join([*block_names, 'pre', 'script', 'style', 'textarea'])})(?=[\s/>]|$))", re.IGNORECASE
 )
@@ -95,11 +96,10 @@ class Phrase(NamedTuple):
 
 
 class Leaf(NamedTuple):
-    """A block of words: a paragraph, a heading or a table's cell. `table`: it stands for a whole table's lines."""
+    """A block of words: a paragraph, a heading or a table's cell."""
 
-    kind: Literal["paragraph", "heading", "cell", "table"]
+    kind: Literal["paragraph", "heading", "cell"]
     lines: list[Line]
-    table: CharacterTable | None = None
 
 
 @dataclass
@@ -119,7 +119,6 @@ class _State(StateBlock):
         self.leaves, self.phrases = blocks.leaves, blocks.phrases
         self.row: Token | None = None
         self.cells: list[tuple[int, int]] = []
-        self.no_table_before = 0
         self.searched: dict[tuple[str, ...], int] = {}  # for texts: the line up to which a search found none
 
     def push(self, ttype: str, tag: str, nesting: Literal[-1, 0, 1]) -> Token:
@@ -370,44 +369,19 @@ def _formula(state: _State, start: int, end: int, silent: bool) -> bool:
 
 
 def _table(state: _State, start: int, end: int, silent: bool) -> bool:
-    """A table drawn with characters, as pandoc and reStructuredText have it."""
-    # A grid begins with its rule, columns have one as their first or second line. Lines that turned out to be no table
-    # are not tried again from each line.
-    if state.is_code_block(start) or start < state.no_table_before:
+    """A table drawn with characters, as pandoc and reStructuredText have it, up to an empty line; it stays as it is."""
+    # A grid begins with its rule; columns have one as their first or second line.
+    if state.is_code_block(start):
         return False
-    text = state.line_text(start)
-    is_grid = begins_grid(text)
-    below = state.line_text(start + 1) if start + 1 < end else ""
-    if not (is_grid and below[:1] in ("|", "+")) and (silent or not (is_dashes(below) or is_dashes(text))):
+    text, below = state.line_text(start), state.line_text(start + 1) if start + 1 < end else ""
+    is_grid = _GRID_RULE.fullmatch(text) is not None
+    if not (is_grid and below[:1] in ("|", "+")) and (silent or not any(map(_DASHES.fullmatch, (text, below)))):
         return False
-    if silent:
-        return True
-
-    # It ends before an empty line, or one that stands further left than the block.
-    stop = start
-    while stop < min(end, start + MAX_LINES) and state.sCount[stop] >= state.blkIndent and not state.isEmpty(stop):
-        if is_grid and state.line_text(stop)[0] not in "+|":
+    while not silent and start < end and state.sCount[start] >= state.blkIndent and not state.isEmpty(start):
+        if is_grid and state.line_text(start)[0] not in "+|":
             break
-        stop += 1
-
-    # Cells are blocks, so what stands before each line, such as "> ", is kept apart from them.
-    column = min(state.tShift[start:stop])
-    begins = [state.bMarks[i] + column for i in range(start, stop)]
-    lines = [state.src[begin : state.eMarks[i]] for i, begin in enumerate(begins, start)]
-    ends = [begins[0], *state.eMarks[start : stop - 1]]
-    prefixes = [state.src[end:begin] for end, begin in zip(ends, begins, strict=True)]
-
-    # A tab has no width in characters. Columns that cannot be read are text; a grid stays a grid, unchanged.
-    table = None
-    if not any("\t" in line for line in lines):
-        table = read_grid(lines, prefixes) if is_grid else read_columns(lines, prefixes)
-    if table is None and not is_grid:
-        state.no_table_before = stop
-        return False
-    if table is not None and table.columns:
-        leaf_end = state.eMarks[stop - 1]
-        state.leaves.append(Leaf("table", [Line(begins[0], leaf_end, may_begin=False)], table))
-    state.line = stop
+        start += 1
+        state.line = start
     return True
 
 
