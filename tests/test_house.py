@@ -27,7 +27,7 @@ ROOMS = {
     "apps/cluster": 1_430,
     "apps/comparison": 950,
     "apps/corpora": 120,
-    "apps/documents": 7_440,
+    "apps/documents": 8_320,
     "apps/exchange": 2_240,
     "apps/paper": 2_210,
     "apps/parsing": 180,
@@ -47,7 +47,7 @@ ROOMS = {
     "runtime": 1_520,
     "text": 2_040,
     "training": 3_200,
-    "tests": 40_750,
+    "tests": 40_980,
 }
 MOST_LINES_BESIDE_ROOMS = 860  # apps/commands.py and the files directly in src/heed
 MOST_OPTIONS = 320  # of all commands, as docs/reference/commands.md lists them

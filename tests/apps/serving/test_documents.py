@@ -13,6 +13,7 @@ import httpx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.apps.documents.test_packages import EPUB, odt, zipped
 from tests.conftest import n_examples
 
 from heed.apps.documents.formats import SUFFIXES, translate_document, translate_text
@@ -148,6 +149,8 @@ def test_what_stays_comes_back_once_from_every_interface(client, interface, part
         ("notes.md", b"# Seven\n\n- one **hundred**\n", "md"),
         ("de.po", b'msgid "seven"\nmsgstr ""\n', "po"),
         ("en.json", b'{"a": "seven"}', "json"),
+        ("a.epub", zipped(EPUB), "epub"),
+        ("a.odt", odt("<text:p>seven</text:p>"), "odf"),
         ("a/b\\\u0435.txt", "\ufeffSeven.\r\n\r\n  Forty-two!".encode(), "text"),
     ],
 )
@@ -190,6 +193,8 @@ ENTITY = (
         ("a.docx", package(document=b"<a>" * 50_000), 400, "damaged"),
         ("a.docx", package(document=HEAD + b"<w:p/>" * 400_000), 400, "longer than 1,000,000 bytes of XML"),
         ("a.docx", package(document=HEAD, bomb=bytes(2**27)), 400, "unpacks to more than"),
+        ("a.epub", zipped(EPUB | {"bomb": bytes(2**27)}), 400, "unpacks to more than"),
+        ("a.odt", odt("<text:p/>" * 200_000), 400, "longer than 1,000,000 bytes of XML"),
     ],
 )
 def test_bad_files_are_refused_in_one_line(client, name, content, status, message):

@@ -15,20 +15,22 @@ from heed.apps.documents.text.items import Item
 from heed.apps.documents.text.translation import DocumentOptions, Translate, TranslationJob, items_job, run_job
 from heed.errors import HeedError
 
-Format = Literal["text", "md", "srt", "html", "docx", "po", "json"]
+Format = Literal["text", "md", "srt", "html", "docx", "po", "json", "epub", "odf", "pptx", "xlsx"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 SUFFIXES: dict[str, Format] = {
     ".txt": "text", ".text": "text", ".md": "md", ".markdown": "md", ".srt": "srt", ".vtt": "srt", ".sub": "srt",
     ".html": "html", ".htm": "html", ".xhtml": "html", ".docx": "docx",
     ".po": "po", ".pot": "po", ".json": "json", ".arb": "json",
+    ".epub": "epub", ".odt": "odf", ".ott": "odf", ".odp": "odf", ".otp": "odf", ".ods": "odf", ".ots": "odf",
+    ".pptx": "pptx", ".xlsx": "xlsx",
 }  # fmt: skip
 # Formats that are read and written as bytes: the module of each, and its function, imported when it is needed.
 _JOBS: dict[Format, tuple[str, str]] = {
-    "docx": ("docx", "docx_job"),
-    "po": ("po", "po_job"),
-    "json": ("json_locale", "json_job"),
-}
-PACKAGES: tuple[Format, ...] = ("docx",)  # zip archives, of which the length of the text in them is bounded
+    "docx": ("docx", "docx_job"), "po": ("po", "po_job"), "json": ("json_locale", "json_job"),
+    "epub": ("epub", "epub_job"), "odf": ("odf", "odf_job"), "pptx": ("pptx", "pptx_job"), "xlsx": ("xlsx", "xlsx_job"),
+}  # fmt: skip
+# Zip archives, of which the length of the text in them is bounded.
+PACKAGES: tuple[Format, ...] = ("docx", "epub", "odf", "pptx", "xlsx")
 MAX_BYTES = 2**25  # of a document
 PRINTED: tuple[Format, ...] = tuple(format for format in FORMATS if format not in PACKAGES)
 UPDATED: tuple[Format, ...] = ("po", "json")  # of keys and texts: an earlier translation is taken as it is

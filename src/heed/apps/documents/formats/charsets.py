@@ -6,7 +6,7 @@ from heed.apps.documents.formats.html import find_charset
 from heed.apps.documents.words import table
 from heed.errors import HeedError
 
-_MARKS = (  # the longer ones first
+MARKS = (  # byte order marks, the longer ones first
     (b"\xff\xfe\0\0", "utf-32-le"),
     (b"\0\0\xfe\xff", "utf-32-be"),
     ("\ufeff".encode(), "utf-8"),
@@ -30,7 +30,7 @@ def decode(content: bytes, *, name: str, is_html: bool = False) -> Decoded:
     A byte order mark decides, then what a page declares. One that declares nothing and is not UTF-8 is windows-1252, as
     in browsers; one of ASCII is written in ASCII: browsers would not read it as UTF-8.
     """
-    mark, codec = next(((mark, codec) for mark, codec in _MARKS if content.startswith(mark)), (b"", "utf-8"))
+    mark, codec = next(((mark, codec) for mark, codec in MARKS if content.startswith(mark)), (b"", "utf-8"))
     charset = find_charset(content) if is_html and not mark else None
     if charset is not None:
         if charset not in _CODECS:

@@ -61,7 +61,8 @@ from heed.apps.documents.formats.docx_items import (
     in_order,
     with_ranges,
 )
-from heed.apps.documents.formats.docx_package import MAX_UNPACKED, WORD, read_package
+from heed.apps.documents.formats.docx_package import WORD, read_package
+from heed.apps.documents.formats.packages import MAX_UNPACKED
 from heed.apps.documents.formats.plain_text import COLUMNS
 from heed.apps.documents.text.items import Item, Tag
 from heed.apps.documents.text.sentences import needs_translation

@@ -1,19 +1,15 @@
 """The package of a .docx: its files, and which of them hold text (ECMA-376, part 2: Open Packaging Conventions)."""
 
-import io
 import posixpath
 import re
-import zipfile
-import zlib
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
+from heed.apps.documents.formats.packages import Files, read_files, write_files
 from heed.config import reason
 from heed.errors import HeedError
 
-MAX_UNPACKED = 2**27  # bytes of all files of a document
-MAX_FILES = 10_000
 WORD = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 # The names that Strict Open XML has for those of the usual form.
 _STRICT = {
@@ -23,13 +19,6 @@ _STRICT = {
 _RELATIONSHIP = "{http://schemas.openxmlformats.org/package/2006/relationships}Relationship"
 _WITH_TEXT = ("header", "footer", "footnotes", "endnotes", "comments")  # kinds of parts besides the main one
 _NAME_WITH_TEXT = re.compile(rf"(?:{'|'.join(_WITH_TEXT)})\d*\.xml", re.IGNORECASE)
-# What is sometimes called .docx, by its first bytes.
-_OTHERS = {
-    b"\xd0\xcf\x11\xe0": "an old .doc, or a .docx with a password; save it in Word as a .docx without a password",
-    b"{\\rtf": "Rich Text (.rtf); save it in Word as .docx",
-    b"%PDF": "a PDF; it has no paragraphs that could be translated",
-    b"<": "a page or XML, not a zip archive; save it in Word as .docx, or translate it with the format html",
-}
 _OTHER_MAIN_PARTS = {
     "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}": "an Excel workbook",
     "{http://schemas.openxmlformats.org/presentationml/2006/main}": "a PowerPoint presentation",
@@ -40,22 +29,20 @@ _OTHER_MAIN_PARTS = {
 class Package:
     """files: in their order; parts: the root of each part with text, by the name of its file, the main part first."""
 
-    files: list[tuple[zipfile.ZipInfo, bytes]]
+    files: Files
     parts: dict[str, Any]
     n_xml: int  # bytes of the parts with text
 
     def write(self, changed: set[str]) -> bytes:
         """The package with these parts as they are now, and all other files byte for byte."""
-        output = io.BytesIO()
-        with zipfile.ZipFile(output, "w") as package:
-            for entry, data in self.files:
-                content = data
-                if entry.filename in changed:
-                    content = _serialize(self.parts[entry.filename])
-                    for strict, usual in _STRICT.items():
-                        content = content.replace(usual, strict) if strict in data else content
-                package.writestr(entry, content, compress_type=entry.compress_type)
-        return output.getvalue()
+        contents: dict[str, bytes] = {}
+        for entry, data in self.files:
+            if entry.filename in changed:
+                content = _serialize(self.parts[entry.filename])
+                for strict, usual in _STRICT.items():
+                    content = content.replace(usual, strict) if strict in data else content
+                contents[entry.filename] = content
+        return write_files(self.files, contents)
 
 
 def read_package(content: bytes, *, name: str, max_xml: int) -> Package:
@@ -63,15 +50,7 @@ def read_package(content: bytes, *, name: str, max_xml: int) -> Package:
 
     max_xml: bytes of the parts with text, which take many times as much memory.
     """
-    try:
-        with zipfile.ZipFile(io.BytesIO(content)) as package:
-            files = _files(package, name)
-    except (zipfile.BadZipFile, zlib.error, NotImplementedError, EOFError, RuntimeError, ValueError, OSError) as error:
-        start = content[:1000].removeprefix(b"\xef\xbb\xbf").lstrip()
-        for first, kind in _OTHERS.items():
-            if start.startswith(first):
-                raise HeedError(f"{name}: no .docx document but {kind}.") from None
-        raise HeedError(f"{name}: no .docx document, or a damaged one ({reason(error)}).") from None
+    files = read_files(content, name=name, kind=".docx")
     by_name = {entry.filename.lower(): (entry.filename, data) for entry, data in files}
     main, others = _names_of_parts(by_name, name)
     n_xml = sum(len(by_name[part][1]) for part in (main, *others))
@@ -85,29 +64,6 @@ def read_package(content: bytes, *, name: str, max_xml: int) -> Package:
         parts[filename] = _parse(data, name)
         _check_root(parts[filename], filename, name)
     return Package(files, parts, n_xml)
-
-
-def _files(package: zipfile.ZipFile, name: str) -> list[tuple[zipfile.ZipInfo, bytes]]:
-    """The files of a package. HeedError if they are too many or too large together, or of the same name."""
-    entries = package.infolist()
-    if len(entries) > MAX_FILES:
-        raise HeedError(f"{name}: holds {len(entries):,} files; at most {MAX_FILES:,} are read.")
-    for entry in entries:
-        entry.filename = entry.filename.replace("\\", "/")  # some programs write Windows' separator
-    names = [entry.filename.lower() for entry in entries if not entry.filename.endswith("/")]
-    if len(set(names)) < len(names):
-        raise HeedError(f"{name}: damaged: a file is in it twice.")
-    files, left = [], MAX_UNPACKED
-    for entry in entries:
-        if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            raise HeedError(f"{name}: {entry.filename} is compressed in another way than a .docx may be.")
-        with package.open(entry) as file:
-            data = file.read(left + 1)  # the size that the package states may be a lie
-        left -= len(data)
-        if left < 0:
-            raise HeedError(f"{name}: unpacks to more than {MAX_UNPACKED:,} bytes; split the document.")
-        files.append((entry, data))
-    return files
 
 
 def _names_of_parts(by_name: dict[str, tuple[str, bytes]], name: str) -> tuple[str, list[str]]:

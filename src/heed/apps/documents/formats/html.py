@@ -248,14 +248,14 @@ def _words(text: str) -> list[Item]:
     items: list[Item] = []
     last = 0
     for match in _TEMPLATE.finditer(text):
-        items += _spelled(text[last : match.start()])
+        items += spelled_words(text[last : match.start()])
         # Between the parts of a condition or a loop no sentence goes on.
         items.append(Tag("cut" if match[0].startswith("{%") else "atom", match[0], text=match[0]))
         last = match.end()
-    return [item for item in (*items, *_spelled(text[last:])) if item != ""]
+    return [item for item in (*items, *spelled_words(text[last:])) if item != ""]
 
 
-def _spelled(text: str) -> list[Item]:
+def spelled_words(text: str) -> list[Item]:
     """The words, and how the page spells characters that the writer would write otherwise, such as &nbsp;."""
     whole = resolved(text)
     if _escape(whole, "utf-8") == text:

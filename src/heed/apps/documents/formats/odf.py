@@ -1,0 +1,78 @@
+"""OpenDocument: the texts of .odt, .odp and .ods, with headers, footers, notes and comments; all else stays."""
+
+import re
+from dataclasses import replace
+
+from heed.apps.documents.formats.packages import check_length, read_files, write_files
+from heed.apps.documents.formats.texts import texts_job
+from heed.apps.documents.formats.xml_texts import XMLRules, read_texts, write_texts
+from heed.apps.documents.formats.xml_tokens import XMLToken, read_xml
+from heed.apps.documents.text.items import Item, Tag
+from heed.apps.documents.text.translation import DocumentOptions, TranslationJob
+from heed.errors import HeedError
+
+_PARTS = ("content.xml", "styles.xml")
+_KEPT = frozenset("ruby-text tracked-changes note-citation binary-data script math creator date".split())
+_DESCRIPTIONS = frozenset(("title", "desc"))
+
+
+def _is_kept(token: XMLToken) -> bool:
+    """Whether the words of an element are computed, or none: a formula's result, a number, a deletion, a reading."""
+    if token.local != "table-cell":
+        return token.local in _KEPT
+    named = {name.rpartition(" ")[2]: value for name, value in token.attributes.items()}
+    return "formula" in named or named.get("value-type", "string") != "string"
+
+
+_RULES = XMLRules(
+    texts=frozenset(("p", "h")) | _DESCRIPTIONS,
+    inline=frozenset("span a ruby ruby-base meta bookmark-ref reference-ref sequence-ref".split()),
+    ends=frozenset(("tab", "line-break")),
+    spaces=frozenset(("s",)),
+    is_kept=_is_kept,
+)
+
+
+def odf_job(
+    content: bytes, options: DocumentOptions, *, name: str, max_text: int | None = None
+) -> TranslationJob[bytes]:
+    """The document in the other language. HeedError, which calls it `name`, if it is damaged, too large or hostile."""
+    files = read_files(content, name=name, kind=".odt")
+    by_name = {entry.filename: data for entry, data in files}
+    mimetype = by_name.get("mimetype", b"").strip()
+    if "content.xml" not in by_name:
+        raise HeedError(f"{name}: no OpenDocument: content.xml is not there.")
+    if not mimetype.startswith(b"application/vnd.oasis.opendocument."):
+        raise HeedError(
+            f"{name}: no OpenDocument: its mimetype is {mimetype[:60].decode(errors='replace') or 'missing'}."
+        )
+    if b"encryption-data" in by_name.get("META-INF/manifest.xml", b""):
+        raise HeedError(f"{name}: has a password; save it without one.")
+    parts = {part: by_name[part] for part in _PARTS if part in by_name}
+    check_length(files, parts, max_text, name)
+    documents = {part: read_xml(data, name=f"{name}: {part}") for part, data in parts.items()}
+    rules = _RULES if options.attributes else replace(_RULES, texts=_RULES.texts - _DESCRIPTIONS)
+    texts = [read_texts(document, rules) for document in documents.values()]
+    found = yield from texts_job(texts, options)
+    changed = {
+        part: document.encode(write_texts(_with_language(items, options)))
+        for (part, document), items in zip(documents.items(), found, strict=True)
+    }
+    return write_files(files, changed)
+
+
+def _with_language(items: list[Item], options: DocumentOptions) -> list[Item]:
+    """The items, where styles that name the source language name the target, for the spelling checker."""
+    code = re.escape(re.split("[-_]", options.language)[0])
+    if not options.target or not code:
+        return items
+    target, _, region = options.target.replace("_", "-").partition("-")
+    language = re.compile(rf'(\sfo:language="){code}(")')
+    country = re.compile(r'(\sfo:country=")[A-Za-z0-9]{2,3}(")')
+    found: list[Item] = []
+    for item in items:
+        if isinstance(item, Tag) and item.kind == "cut" and language.search(item.markup):
+            markup = language.sub(rf"\g<1>{target}\2", item.markup)
+            item = Tag("cut", country.sub(rf"\g<1>{region or 'none'}\2", markup))
+        found.append(item)
+    return found

@@ -1,0 +1,92 @@
+"""The parts of an Office document with texts: which they are, and how all of them are translated at once."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+from heed.apps.documents.formats.html import spelled_words, write_value
+from heed.apps.documents.formats.office_runs import Runs, read_runs
+from heed.apps.documents.formats.packages import Files, write_files
+from heed.apps.documents.formats.texts import texts_job
+from heed.apps.documents.formats.xml_tokens import XMLDocument, read_xml
+from heed.apps.documents.text.items import Item
+from heed.apps.documents.text.translation import DocumentOptions, TranslationJob
+from heed.errors import HeedError
+
+_DRAWING = ("http://schemas.openxmlformats.org/drawingml/2006/main", "http://purl.oclc.org/ooxml/drawingml/main")
+_DESCRIPTION = re.compile(r"""\s(?:descr|title)\s*=\s*(?:"([^"]*)"|'([^']*)')""")
+
+
+class Place(NamedTuple):
+    """A text of a part: its items, the tokens that it stands in, and how these are written with other items."""
+
+    start: int
+    end: int
+    items: list[Item]
+    write: Callable[[list[Item]], str]
+
+
+TextsOf = Callable[[XMLDocument, DocumentOptions], Iterator[Place]]
+
+
+def texts_in_parts_job(
+    files: Files, parts: Mapping[str, TextsOf], options: DocumentOptions, *, name: str
+) -> TranslationJob[bytes]:
+    """The package with the texts of its parts in the other language."""
+    documents = {
+        entry.filename: read_xml(data, name=f"{name}: {entry.filename}")
+        for entry, data in files
+        if entry.filename in parts
+    }
+    places = [(part, place) for part, texts in parts.items() for place in texts(documents[part], options)]
+    found = yield from texts_job([place.items for _, place in places], options)
+    edits: dict[str, dict[int, tuple[int, str]]] = {part: {} for part in parts}
+    for (part, place), items in zip(places, found, strict=True):
+        edits[part][place.start] = (place.end, place.write(items))
+    return write_files(files, {part: documents[part].edited(edits[part]) for part in parts if edits[part]})
+
+
+def drawn_texts(document: XMLDocument, options: DocumentOptions) -> Iterator[Place]:
+    """The paragraphs of a drawing, and the descriptions of pictures."""
+    language = (re.split("[-_]", options.language)[0], options.target)
+
+    def paragraph(runs: Runs) -> Callable[[list[Item]], str]:
+        return lambda items: runs.write(items, language=language)
+
+    for place, token in enumerate(document.tokens):
+        if token.kind != "open":
+            continue
+        space, _, local = token.name.rpartition(" ")
+        if local == "p" and space in _DRAWING and (runs := read_runs(document, place)):
+            yield Place(place + 1, runs.end, runs.items, paragraph(runs))
+        elif local == "cNvPr" and options.attributes and (found := _DESCRIPTION.search(token.markup)):
+            yield Place(place, place + 1, spelled_words(found[1] or found[2] or ""), _in_attribute(token.markup, found))
+
+
+def _in_attribute(markup: str, found: re.Match[str]) -> Callable[[list[Item]], str]:
+    group = 1 if found[1] is not None else 2
+    start, end = found.start(group) - 1, found.end(group) + 1
+
+    def write(items: list[Item]) -> str:
+        return markup[:start] + write_value(items, markup[start], markup[start:end]) + markup[end:]
+
+    return write
+
+
+def types_of(files: Files, name: str) -> dict[str, str]:
+    """The content type of each file that the package declares one for by its name."""
+    listed = next((data for entry, data in files if entry.filename == "[Content_Types].xml"), None)
+    if listed is None:
+        raise HeedError(f"{name}: no document of Office: [Content_Types].xml is not there.")
+    names = {entry.filename.lower(): entry.filename for entry, _ in files}
+    found: dict[str, str] = {}
+    for token in read_xml(listed, name=f"{name}: [Content_Types].xml").tokens:
+        part = names.get(token.attributes.get("PartName", "").lstrip("/").lower())
+        if token.local == "Override" and part is not None:
+            found[part] = token.attributes.get("ContentType", "")
+    return found
+
+
+def parts_of_types(files: Files, kinds: tuple[str, ...], name: str) -> list[str]:
+    """The files of content types that end so."""
+    return [part for part, kind in types_of(files, name).items() if kind.rpartition(".")[2] in kinds]

@@ -1,0 +1,154 @@
+"""Texts of Office that are runs, each of a format (PowerPoint's paragraphs, Excel's strings) ↔ items.
+
+The commonest format is plain text, any other is an element that its words take along. A text whose words stay keeps its
+bytes.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from heed.apps.documents.formats.xml_tokens import XMLDocument, XMLToken, words_of, write_xml
+from heed.apps.documents.text.items import Item, Tag
+
+# What of a run's properties is of spelling, not of how it looks.
+_OF_SPELLING = re.compile(r"""\s(?:lang|altLang|dirty|err|smtClean|noProof|bmk)\s*=\s*(?:"[^"]*"|'[^']*')""")
+
+
+_FIXED = frozenset(("pPr", "endParaRPr"))  # stays before or behind the runs
+_ENDS = frozenset(("br", "tab"))  # ends a sentence
+_READING = frozenset(("rPh", "phoneticPr"))  # of the source's words alone
+
+
+@dataclass(frozen=True)
+class _Format:
+    """Where words of a format begin or end."""
+
+    key: str
+    begins: bool
+
+
+@dataclass
+class Runs:
+    """A text: its items, and what is needed to write them.
+
+    start, end: the places of its element's tags. before, behind: what stands in it around the runs. formats: the markup
+    around the words of a run, by format. plain: the format of most words.
+    """
+
+    start: int
+    end: int
+    source: str
+    items: list[Item] = field(default_factory=list)
+    formats: dict[str, tuple[str, str]] = field(default_factory=dict)
+    plain: str = ""
+    before: str = ""
+    behind: str = ""
+
+    def write(self, items: list[Item], *, language: tuple[str, str] = ("", ""), keeps_spaces: bool = False) -> str:
+        """The content of its element with these items.
+
+        language: the source's code, and what its name becomes. keeps_spaces: the element of words says that
+        spaces count.
+        """
+        if _flat(items) == _flat(self.items):
+            return self.source
+        named = re.compile(
+            rf"""(\slang\s*=\s*["']){re.escape(language[0])}(?:[-_]\w{{1,10}}){{0,3}}(?=["'])""", re.IGNORECASE
+        )
+        parts: list[str] = []
+        words: list[Item] = []
+        current = self.plain
+
+        def end_run() -> None:
+            if text := write_xml(words):
+                opening, closing = self.formats[current]
+                if all(language):
+                    opening = named.sub(lambda match: match[1] + language[1], opening)
+                if keeps_spaces and text != text.strip() and "xml:space" not in opening:
+                    opening = f'{opening[:-1]} xml:space="preserve">'
+                parts.append(f"{opening}{text}{closing}")
+            words.clear()
+
+        for item in items:
+            if isinstance(item, Tag) and isinstance(item.markup, _Format):
+                end_run()
+                current = item.markup.key if item.markup.begins else self.plain
+            elif isinstance(item, Tag) and item.markup.startswith("<") and item.kind != "spelling":
+                end_run()
+                parts.append(item.markup)
+            else:
+                words.append(item)
+        end_run()
+        return f"{self.before}{''.join(parts)}{self.behind}"
+
+
+def _flat(items: list[Item]) -> list[object]:
+    """The items with neighbouring texts as one."""
+    found: list[object] = []
+    for item in items:
+        part = item if isinstance(item, str) else item.markup
+        if isinstance(part, str) and found and isinstance(found[-1], str):
+            found[-1] += part
+        else:
+            found.append(part)
+    return found
+
+
+def read_runs(document: XMLDocument, start: int, *, words: Callable[[XMLToken], list[Item]] = words_of) -> Runs | None:
+    """The text of the element whose tag is at `start`; None if it has no runs. words: the items of a text within it."""
+    tokens, end = document.tokens, document.tokens[start].end
+    runs = Runs(start, end, document.raw(start + 1, end))
+    found: list[tuple[str, list[Item]]] = []  # the format, "" for a thing between words, and what is in it
+    weights = Counter[str]()
+    place = start + 1
+    while place < end:
+        token = tokens[place]
+        if token.kind != "open":
+            place += 1
+            continue
+        raw = document.raw(place, token.end + 1)
+        if token.local in ("r", "t"):
+            opening, own, closing = _run(document, place, words)
+            key = _OF_SPELLING.sub("", opening)
+            runs.formats.setdefault(key, (opening, closing))
+            weights[key] += sum(len(item) for item in own if isinstance(item, str))
+            if found and found[-1][0] == key:
+                found[-1][1].extend(own)
+            elif own:
+                found.append((key, own))
+        elif token.local in _FIXED:
+            if found:
+                runs.behind += raw
+            else:
+                runs.before += raw
+        elif token.local not in _READING:
+            found.append(("", [Tag("cut" if token.local in _ENDS else "atom", raw)]))
+        place = token.end + 1
+    if not weights:
+        return None
+    runs.plain = max(weights, key=lambda key: weights[key])
+    for key, items in found:
+        if key in ("", runs.plain):
+            runs.items += items
+        else:
+            runs.items += [Tag("open", _Format(key, True), key), *items, Tag("close", _Format(key, False), key)]
+    return runs
+
+
+def _run(document: XMLDocument, place: int, words: Callable[[XMLToken], list[Item]]) -> tuple[str, list[Item], str]:
+    """The markup before the words of a run, the words, and the markup behind them."""
+    tokens, end = document.tokens, document.tokens[place].end
+    first = place
+    if tokens[place].local != "t":
+        first = next((i for i in range(place + 1, end) if tokens[i].kind == "open" and tokens[i].local == "t"), -1)
+    if first < 0:  # a run without words
+        return document.raw(place, end + 1), [], ""
+    stop = tokens[first].end
+    opening, closing = document.raw(place, first + 1), document.raw(stop, end + 1)
+    if opening.endswith("/>"):
+        name = re.match(r"<([^\s/>]+)", tokens[first].markup)
+        assert name
+        opening, closing = f"{opening[:-2]}>", f"</{name[1]}>{document.raw(first + 2, end + 1)}"
+    return opening, [item for token in tokens[first + 1 : stop] for item in words(token)], closing

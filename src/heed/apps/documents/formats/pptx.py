@@ -1,0 +1,18 @@
+"""PowerPoint's .pptx: the paragraphs of slides and notes, tables among them; all other files keep their bytes."""
+
+from heed.apps.documents.formats.office_parts import drawn_texts, parts_of_types, texts_in_parts_job, types_of
+from heed.apps.documents.formats.packages import check_length, read_files
+from heed.apps.documents.text.translation import DocumentOptions, TranslationJob
+from heed.errors import HeedError
+
+
+def pptx_job(
+    content: bytes, options: DocumentOptions, *, name: str, max_text: int | None = None
+) -> TranslationJob[bytes]:
+    """The presentation in the other language. HeedError, which calls it `name`, if it is damaged or hostile."""
+    files = read_files(content, name=name, kind=".pptx")
+    parts = parts_of_types(files, ("slide+xml", "notesSlide+xml"), name)
+    if not parts and not any("presentationml" in kind for kind in types_of(files, name).values()):
+        raise HeedError(f"{name}: no .pptx document: it holds no slides.")
+    check_length(files, parts, max_text, name)
+    return (yield from texts_in_parts_job(files, dict.fromkeys(parts, drawn_texts), options, name=name))

@@ -1,0 +1,106 @@
+"""Excel's .xlsx: the texts of cells, notes and drawings; formulas, numbers, names and what they refer to stay.
+
+A text that a formula, a filter, a list of choices or the header of a table compares with stays as well: in another
+language it would no longer be found.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from html import unescape
+
+from heed.apps.documents.formats.office_parts import Place, TextsOf, drawn_texts, parts_of_types, texts_in_parts_job
+from heed.apps.documents.formats.office_runs import Runs, read_runs
+from heed.apps.documents.formats.packages import check_length, read_files
+from heed.apps.documents.formats.xml_tokens import XMLDocument, XMLToken, words_of
+from heed.apps.documents.text.items import Item, Tag
+from heed.apps.documents.text.translation import DocumentOptions, TranslationJob
+from heed.errors import HeedError
+
+_STRINGS = frozenset(("si", "is", "text"))  # elements that hold a cell's text, or a note's
+_SHEETS, _COMPARED = ("worksheet+xml",), ("table+xml", "pivotCacheDefinition+xml", "main+xml")
+# A text in a formula, and the names and values that others refer to.
+_FORMULA = re.compile(rb"<(?:\w{1,20}:)?(?:f|formula[12]?|definedName)(?:\s[^<>]*+)?>([^<]*+)<")
+_NAMING = re.compile(rb"<(?:\w{1,20}:)?(?:tableColumn|cacheField|filter|customFilter)(\s[^<>]*+)>")
+_NAME = re.compile(rb'\s(?:name|val)="([^"]*+)"')
+# A character that Excel writes so, and the beginning of a text that only looks like one.
+_CHARACTER = re.compile(r"_x([0-9A-Fa-f]{4})_")
+_LIKE_CHARACTER = re.compile(r"_(?=x[0-9A-Fa-f]{4}_)")
+_PIECES = re.compile(r"(_x[0-9A-Fa-f]{4}_|\r?\n)")
+
+
+def xlsx_job(
+    content: bytes, options: DocumentOptions, *, name: str, max_text: int | None = None
+) -> TranslationJob[bytes]:
+    """The workbook in the other language. HeedError, which calls it `name`, if it is damaged or hostile."""
+    files = read_files(content, name=name, kind=".xlsx")
+    by_name = {entry.filename: data for entry, data in files}
+    sheets = parts_of_types(files, _SHEETS, name)
+    if not sheets:
+        raise HeedError(f"{name}: no .xlsx document: it holds no worksheet.")
+    compared = _compared([by_name[part] for part in (*sheets, *parts_of_types(files, _COMPARED, name))])
+
+    def cells(document: XMLDocument, options: DocumentOptions) -> Iterator[Place]:
+        return _cells(document, compared)
+
+    parts: dict[str, TextsOf] = {
+        part: cells for part in parts_of_types(files, ("sharedStrings+xml", "comments+xml"), name)
+    }
+    parts |= {part: cells for part in sheets if b"inlineStr" in by_name[part]}
+    parts |= {part: drawn_texts for part in parts_of_types(files, ("drawing+xml",), name)}
+    check_length(files, {*parts, *sheets}, max_text, name)
+    return (yield from texts_in_parts_job(files, parts, options, name=name))
+
+
+def _compared(parts: list[bytes]) -> set[str]:
+    """The texts, in small letters, that formulas, filters and tables look for."""
+    found: set[str] = set()
+    for part in parts:
+        for match in _FORMULA.finditer(part):
+            if b'"' in match[1] or b"&quot;" in match[1]:
+                formula = unescape(match[1].decode(errors="replace")).lower().replace('""', "\0")
+                for text in formula.split('"')[1::2]:
+                    found |= {text.replace("\0", '"'), *map(str.strip, text.split(","))}
+        for tag in _NAMING.finditer(part):
+            for name in _NAME.findall(tag[1]):
+                found.add(_plain(unescape(name.decode(errors="replace"))).lower())
+    return found - {""}
+
+
+def _plain(text: str) -> str:
+    return _CHARACTER.sub(lambda match: chr(int(match[1], 16)), text)
+
+
+def _cells(document: XMLDocument, compared: set[str]) -> Iterator[Place]:
+    def string(runs: Runs) -> Callable[[list[Item]], str]:
+        def write(items: list[Item]) -> str:
+            own = [_LIKE_CHARACTER.sub("_x005F_", item) if isinstance(item, str) else item for item in items]
+            return runs.write(own, keeps_spaces=True)
+
+        return write
+
+    for place, token in enumerate(document.tokens):
+        if token.kind == "open" and token.local in _STRINGS and (runs := read_runs(document, place, words=_words)):
+            text = "".join(
+                item if isinstance(item, str) else item.text or item.markup
+                for item in runs.items
+                if not isinstance(item, Tag) or isinstance(item.markup, str)
+            )
+            if text.strip().lower() not in compared:
+                yield Place(place + 1, runs.end, runs.items, string(runs))
+
+
+def _words(token: XMLToken) -> list[Item]:
+    """A text in which line ends count, and characters are written as Excel does."""
+    found: list[Item] = []
+    for item in words_of(token):
+        if not isinstance(item, str):
+            found.append(item)
+            continue
+        for number, piece in enumerate(_PIECES.split(item)):
+            if number % 2 == 0:
+                found += [piece] if piece else []
+            elif piece == "_x005F_":
+                found.append(Tag("spelling", piece, text="_"))
+            else:
+                found.append(Tag("cut", piece))
+    return found

@@ -1,0 +1,110 @@
+"""XML whose elements hold texts with inline elements, as OpenDocument's do, ↔ items.
+
+A text within another one, such as a note's, is translated as one of its own.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from heed.apps.documents.formats.words_in_markup import WordsInMarkup, divide_words, with_words
+from heed.apps.documents.formats.xml_tokens import XMLDocument, XMLToken, words_of, write_xml
+from heed.apps.documents.text.items import Item, Tag
+
+MAX_KEPT = 40  # characters of a field that the model reads with its sentence
+
+
+@dataclass(frozen=True)
+class XMLRules:
+    """Which elements, by local name, hold texts, are within a sentence, end it or are white space.
+
+    is_kept: whether an element stays as it is with all in it. Others within a text stand between its words; texts in
+    them are translated as texts of their own.
+    """
+
+    texts: frozenset[str]
+    inline: frozenset[str] = frozenset()
+    ends: frozenset[str] = frozenset()
+    is_kept: Callable[[XMLToken], bool] = lambda token: False
+    spaces: frozenset[str] = frozenset()  # that stand for white space
+
+
+def read_texts(document: XMLDocument, rules: XMLRules) -> list[Item]:
+    """The document as items; `write_texts` puts them together again."""
+    inner = WordsInMarkup(document.raw(0, len(document.tokens)))
+    items = _Reader(document, rules, inner).between(0, len(document.tokens))
+    return [*items, *inner.items]
+
+
+def write_texts(items: list[Item]) -> str:
+    """The document with the words of its texts, those within others too."""
+    own, words = divide_words(items)
+    return with_words(write_xml(own), words, lambda words, style, source: write_xml(words))
+
+
+@dataclass(frozen=True)
+class _Reader:
+    document: XMLDocument
+    rules: XMLRules
+    inner: WordsInMarkup
+
+    def between(self, first: int, stop: int) -> list[Item]:
+        """The items from one place to another that is in no text."""
+        tokens, rules = self.document.tokens, self.rules
+        items: list[Item] = []
+        place = first
+        while place < stop:
+            token = tokens[place]
+            if token.kind == "open" and token.local in rules.texts:
+                items += [Tag("cut", token.markup), *self.text(place + 1, token.end)]
+                place = token.end
+                continue
+            after = token.end + 1 if token.kind == "open" and rules.is_kept(token) else place + 1
+            items.append(Tag("cut", self.document.raw(place, after)))
+            place = after
+        return items
+
+    def text(self, first: int, stop: int) -> list[Item]:
+        """The items of a text."""
+        tokens, rules = self.document.tokens, self.rules
+        items: list[Item] = []
+        place = first
+        while place < stop:
+            token = tokens[place]
+            if token.kind == "open" and token.local in rules.inline and place + 1 < token.end:
+                items.append(Tag("open", token.markup, token.local))
+            elif token.kind == "open":
+                items.append(self.thing(place))
+                place = token.end
+            elif token.kind == "close":
+                items.append(Tag("close", token.markup, token.local))
+            else:
+                items += words_of(token)
+            place += 1
+        return items
+
+    def thing(self, place: int) -> Tag:
+        """An element that stands between words, with marks for the texts in it."""
+        tokens, rules = self.document.tokens, self.rules
+        token = tokens[place]
+        raw = self.document.raw(place, token.end + 1)
+        if token.local in rules.ends:
+            return Tag("cut", raw)
+        if token.local in rules.spaces:  # several align columns, which are texts of their own
+            return Tag("cut" if any(int(n) > 1 for n in token.attributes.values() if n.isdecimal()) else "atom", raw)
+        within = tokens[place : token.end]
+        if rules.is_kept(token):
+            return Tag("atom", raw, token.local)
+        if not any(one.kind == "open" and one.local in rules.texts for one in within):
+            shown = "".join(one.markup for one in within if one.kind == "text")
+            return Tag("atom", raw, token.local, shown if len(shown) <= MAX_KEPT else "")
+        parts: list[str] = []
+        words: list[Item] = []
+        for item in [*self.between(place, token.end + 1), Tag("cut", "")]:
+            if isinstance(item, str) or item.kind != "cut":
+                words.append(item)
+                continue
+            if words:
+                parts.append(self.inner.mark(words, write_xml(words)))
+                words = []
+            parts.append(item.markup)
+        return Tag("atom", "".join(parts), token.local)

@@ -1,0 +1,138 @@
+"""XML as its tags and the texts between them, so that a document can be edited in place: all other bytes stay."""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+from xml.parsers import expat
+
+from heed.apps.documents.formats.charsets import MARKS
+from heed.apps.documents.formats.html import spelled_words, write_elements
+from heed.apps.documents.formats.html_tokens import CDATA, END_OF_CDATA
+from heed.apps.documents.text.items import Item, Tag
+from heed.errors import HeedError
+
+MAX_DEPTH = 256  # elements within each other
+XML = "http://www.w3.org/XML/1998/namespace "  # how the names of its attributes begin
+_ENCODING = re.compile(rb"<\?xml[^>]{0,200}?\sencoding\s*=\s*[\"']([\w.-]{1,40})")
+# What XML does not have, whatever a model writes.
+NO_CHARACTERS = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+@dataclass(slots=True)
+class XMLToken:
+    """A tag, the text between two of them, or what is neither, such as a comment; markup: as it stands.
+
+    name: of a tag: its namespace, a space and its local name. end: of an opening tag: the place of the closing one,
+    which follows it, with empty markup, if it closes itself.
+    """
+
+    kind: Literal["open", "close", "text", "cdata", "other"]
+    start: int
+    name: str = ""
+    attributes: dict[str, str] = field(default_factory=dict)
+    markup: str = ""
+    end: int = -1
+
+    @property
+    def local(self) -> str:
+        return self.name.rpartition(" ")[2]
+
+
+@dataclass(frozen=True)
+class XMLDocument:
+    """The tokens of a document, which together are its text; and its byte order mark and charset."""
+
+    tokens: list[XMLToken]
+    mark: bytes
+    codec: str
+
+    def raw(self, first: int, stop: int) -> str:
+        return "".join(token.markup for token in self.tokens[first:stop])
+
+    def edited(self, edits: Mapping[int, tuple[int, str]]) -> bytes:
+        """The document where tokens, from the place that is a key to the one given, are replaced by a text."""
+        parts: list[str] = []
+        place = 0
+        while place < len(self.tokens):
+            stop, text = edits.get(place, (place + 1, self.tokens[place].markup))
+            parts.append(text)
+            place = stop
+        return self.encode("".join(parts))
+
+    def encode(self, text: str) -> bytes:
+        """The bytes of a text in the document's charset; what that lacks as references."""
+        return self.mark + text.encode(self.codec, errors="xmlcharrefreplace")
+
+
+def read_xml(content: bytes, *, name: str) -> XMLDocument:
+    """HeedError, which calls it `name`, if it is not well-formed, declares entities or is nested too deeply."""
+    mark, codec = next(((mark, codec) for mark, codec in MARKS if content.startswith(mark)), (b"", "utf-8"))
+    if not mark and (stated := _ENCODING.match(content)):
+        codec = stated[1].decode().lower()
+    try:
+        data = content.removeprefix(mark).decode(codec).encode()
+    except (LookupError, UnicodeError):
+        raise HeedError(f"{name}: its text is not in the charset {codec}, which it declares.") from None
+    tokens = _tokens(data, name)
+    ends = [token.start for token in tokens[1:]] + [len(data)]
+    for token, end in zip(tokens, ends, strict=True):
+        token.markup = data[token.start : end].decode()
+    return XMLDocument(tokens, mark, codec)
+
+
+def _tokens(data: bytes, name: str) -> list[XMLToken]:
+    tokens: list[XMLToken] = []
+    nesting: list[int] = []
+    parser = expat.ParserCreate("utf-8", " ")
+    parser.ordered_attributes = False
+
+    def start(tag: str, attributes: dict[str, str]) -> None:
+        if len(nesting) == MAX_DEPTH:
+            raise HeedError(f"{name}: more than {MAX_DEPTH} elements within each other.")
+        nesting.append(len(tokens))
+        tokens.append(XMLToken("open", parser.CurrentByteIndex, tag, attributes))
+
+    def end(tag: str) -> None:
+        tokens[nesting.pop()].end = len(tokens)
+        tokens.append(XMLToken("close", parser.CurrentByteIndex, tag))
+
+    def text(_: str) -> None:
+        if not tokens or tokens[-1].kind != "text":
+            tokens.append(XMLToken("text", parser.CurrentByteIndex))
+
+    def cdata() -> None:
+        tokens.append(XMLToken("cdata", parser.CurrentByteIndex))
+
+    def other(*_: object) -> None:
+        tokens.append(XMLToken("other", parser.CurrentByteIndex))
+
+    # A few declarations can expand to gigabytes, and no good file of these formats has any.
+    def entity(*_: object) -> None:
+        raise HeedError(f"{name}: declares entities; write what they stand for instead.")
+
+    parser.StartElementHandler, parser.EndElementHandler, parser.CharacterDataHandler = start, end, text
+    parser.StartCdataSectionHandler = parser.EndCdataSectionHandler = cdata
+    parser.CommentHandler = parser.ProcessingInstructionHandler = parser.DefaultHandler = other
+    parser.EntityDeclHandler = entity
+    try:
+        parser.Parse(data, True)
+    except expat.ExpatError as error:
+        reason = expat.ErrorString(error.code)
+        raise HeedError(f"{name}: damaged: line {error.lineno}, column {error.offset + 1}: {reason}.") from None
+    return tokens
+
+
+def words_of(token: XMLToken) -> list[Item]:
+    """A text with its references resolved; what is no text stays."""
+    if token.kind == "text":
+        return spelled_words(token.markup)
+    if token.kind == "cdata":
+        is_end = token.markup == END_OF_CDATA
+        return [Tag("close" if is_end else "open", token.markup, CDATA)]
+    return [Tag("atom", token.markup)] if token.markup else []
+
+
+def write_xml(items: Iterable[Item]) -> str:
+    """The items as XML: no word becomes markup, and no character is written that XML lacks."""
+    return write_elements([NO_CHARACTERS.sub("", item) if isinstance(item, str) else item for item in items])
