@@ -22,7 +22,7 @@ PROJECT = Path(__file__).resolve().parents[1]
 SRC = PROJECT / "src" / "heed"
 # The most lines of Python of each room. A change that needs more raises the figure, and its commit says why.
 ROOMS = {
-    "apps/bench": 1_030,
+    "apps/bench": 920,
     "apps/cli": 740,
     "apps/cluster": 1_430,
     "apps/comparison": 950,
@@ -35,7 +35,7 @@ ROOMS = {
     "apps/training": 380,
     "apps/translation": 440,
     "apps/visualization": 590,
-    "backends": 6_310,
+    "backends": 6_030,
     "data": 6_830,
     "decoding": 2_210,
     "evaluation": 570,
@@ -50,7 +50,7 @@ ROOMS = {
     "tests": 40_980,
 }
 MOST_LINES_BESIDE_ROOMS = 860  # apps/commands.py and the files directly in src/heed
-MOST_OPTIONS = 320  # of all commands, as docs/reference/commands.md lists them
+MOST_OPTIONS = 317  # of all commands, as docs/reference/commands.md lists them
 MOST_SETTINGS = 102  # of a recipe, as docs/reference/settings.md lists them
 LONGEST_FUNCTION = 100  # lines
 # The options of a command are its parameters, one or more lines each; a search's loop is read as one.

@@ -2,21 +2,16 @@
 
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from heed.backends.cpu import build
 from heed.backends.cpu.preference import PREFERENCES
-from heed.model.architecture import Architecture
 from heed.runtime.device import n_threads
 from heed.runtime.instruction_sets import chosen_set
 
-if TYPE_CHECKING:
-    from heed.backends.cpu.timing import PlainLosses, TimedKernel
-
-__all__ = ["KernelsReport", "kernels_report", "one_sentence_threads", "timed_kernels"]
+__all__ = ["KernelsReport", "kernels_report", "one_sentence_threads"]
 
 
 @dataclass(frozen=True)
@@ -52,13 +47,6 @@ def kernels_report() -> KernelsReport:
 def one_sentence_threads() -> int:
     """How many threads search for one sentence's translation."""
     return n_threads() if build.library() is None else build.search_team(1, one_sentence=True)[0]
-
-
-def timed_kernels(arch: Architecture, vocab_size: int, *, plain_losses: "PlainLosses") -> "Iterator[TimedKernel]":
-    """Returns `cpu.timing.timed_kernels`, which imports PyTorch."""
-    from heed.backends.cpu import timing
-
-    return timing.timed_kernels(arch, vocab_size, plain_losses=plain_losses)
 
 
 def _compiler() -> str | None:

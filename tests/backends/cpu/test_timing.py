@@ -1,13 +1,11 @@
-"""What `heed bench kernels` times: every kernel and PyTorch's operation run, and a loser is marked."""
+"""What benchmarks/kernel_times.py times: every kernel and PyTorch's operation run, and a loser is marked."""
 
 import pytest
+from benchmarks.kernel_times import KernelTime, kernel_times, timed_kernels
 
-from heed.apps.bench.kernel_times import KernelTime, kernel_times
 from heed.backends.cpu.build import library
-from heed.backends.cpu.timing import timed_kernels
 from heed.errors import HeedError
 from heed.model.architecture import Architecture
-from heed.training.loss import consistent_loss_, smoothed_loss_
 
 needs_kernels = pytest.mark.skipif(library() is None, reason="no C++ compiler: Heed's kernels are not at hand")
 
@@ -17,7 +15,7 @@ needs_kernels = pytest.mark.skipif(library() is None, reason="no C++ compiler: H
 def test_every_kernel_and_what_stands_beside_it_run_twice():
     arch = Architecture(n_layers=1, d_model=16, d_ff=24, n_heads=2, dropout=0.1)
     names = set()
-    for timed in timed_kernels(arch, 50, plain_losses=(smoothed_loss_, consistent_loss_)):
+    for timed in timed_kernels(arch, 50):
         for work in (timed.kernel, timed.plain) * 2:
             work()
         names.add(timed.name)
@@ -31,9 +29,6 @@ def test_a_kernel_below_the_speed_of_pytorch_loses():
     assert slower.numbers()["speedup"] == pytest.approx(0.9)
 
 
-def test_without_kernels_or_with_a_shape_that_does_not_exist_there_is_one_line(heed):
-    with pytest.raises(HeedError, match=r"^--shape huge: expected tiny, recipe, base, big\.$"):
+def test_a_shape_that_does_not_exist_is_refused():
+    with pytest.raises(HeedError, match=r"^huge: expected tiny, recipe, base, big\.$"):
         next(kernel_times(["huge"]))
-    done = heed("bench", "kernels", env={"HEED_KERNELS": "0"})
-    assert done.returncode == 1 and done.stderr.count("\n") == 1
-    assert "no kernels to measure: PyTorch's operations alone, as HEED_KERNELS=0 asks" in done.stderr

@@ -1,4 +1,4 @@
-"""heed bench, doctor: the speed of training, decoding and single kernels on this machine, and what it offers."""
+"""heed bench, doctor: the speed of training and decoding on this machine, and what it offers."""
 
 from contextlib import ExitStack
 from typing import Annotated
@@ -126,31 +126,6 @@ def bench_decode(
     print(f"{speed.sentences_per_second:,.1f} sentences/s")
     print(f"{speed.latency_ms_p50:,.0f} ms a sentence, 95 % within {speed.latency_ms_p95:,.0f} ms")
     print(f"{speed.peak_memory_bytes / 2**20:,.0f} MiB at the peak")
-
-
-@bench_app.command("kernels", cls=Verb, epilog="Example: heed bench kernels --shape base")
-def bench_kernels(
-    shape: Annotated[
-        list[str] | None, typer.Option(help="tiny, recipe (multi30k-en-de), base or big; repeatable. Default: all.")
-    ] = None,
-    as_json: JSON = False,
-) -> None:
-    """Measure each of Heed's CPU kernels beside PyTorch's operations, and mark those that lose."""
-    from heed.apps.bench.kernel_times import SHAPES, kernel_times
-
-    times = kernel_times(shape or SHAPES)
-    if as_json:
-        print_json([each.numbers() for each in times])
-        return
-    n_lost = 0
-    for each in times:
-        n_lost += each.loses
-        print(
-            f"{each.shape:6}  {each.kernel:23}  {each.size:32}  {each.kernel_seconds * 1e6:9,.0f} µs  "
-            f"{each.plain_seconds * 1e6:9,.0f} µs  {each.speedup:6.2f}{'  loses' if each.loses else ''}",
-            flush=True,
-        )
-    print(f"{n_lost} of them slower than PyTorch's operations.")
 
 
 def doctor(as_json: JSON = False) -> None:

@@ -1,7 +1,7 @@
 """Where the kernels are faster than PyTorch's operations: measured once for each instruction set, then looked up.
 
 What a search takes depends on the set and on the model's shape alone, never on the number of rows, so that a line's
-translation does not depend on its batch. `heed bench kernels` measures what stands here; HEED_KERNELS=1 overrules it.
+translation does not depend on its batch. benchmarks/kernel_times.py measures it; HEED_KERNELS=1 takes all
 """
 
 from dataclasses import dataclass

@@ -1,10 +1,17 @@
-"""Each kernel beside PyTorch's operations for the same thing, for `heed bench kernels`.
+"""Times each of Heed's CPU kernels beside PyTorch's operations, at the shapes of four models; marks those that lose.
+
+python -m benchmarks.kernel_times base        # of tiny, recipe, base, big; --json: an object a line
 
 Axes: row = hypotheses of a search; token = positions of a step of training.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
 from functools import partial
 
 import numpy as np
@@ -12,6 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from heed.apps.bench.inputs import shape_of
 from heed.backends.beam_account import Ints
 from heed.backends.cpu import account_ops, training_ops
 from heed.backends.cpu.build import has_int8, has_tiles, kernel, library, raw_addresses
@@ -19,12 +27,20 @@ from heed.backends.cpu.packed import PackedSequences
 from heed.backends.cpu.search_state import CpuSearchState
 from heed.backends.cpu.training import pack_module
 from heed.backends.cpu.weights import Pack, bf16_weight, fp32_weight, int8_weight
+from heed.backends.kernels import kernels_report
 from heed.backends.protocol import SearchState
 from heed.backends.reference_search import ReferenceSearchBackend, ReferenceSearchState
+from heed.errors import HeedError
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
+from heed.runs.recipe import read_preset, read_recipe
 from heed.runtime.device import DecodingPrecision, choose_machine
+from heed.training.loss import consistent_loss_, smoothed_loss_
 
+SHAPES = ("tiny", "recipe", "base", "big")
+RECIPE = "multi30k-en-de"  # the model of `recipe`
+LEAST = 0.97  # of the speed of PyTorch's operations: a kernel below it loses
+MIN_ROUNDS = 5
 LENGTH = 25  # tokens of a sentence
 TOKENS = 2000  # of a step of training, about: a worker's part of it
 BEAM, SENTENCES = 4, 32
@@ -32,7 +48,68 @@ STEPS = 4  # of a search
 FEW_LAYERS = {"n_layers": 2, "n_encoder_layers": None, "n_decoder_layers": None}
 LABEL_SMOOTHING, CONSISTENCY = 0.1, 3.0
 Work = Callable[[], object]
-PlainLosses = tuple[Callable[..., object], Callable[..., object]]
+
+
+@dataclass(frozen=True)
+class KernelTime:
+    """Medians of runs in turns."""
+
+    shape: str
+    use: str
+    kernel: str
+    size: str
+    kernel_seconds: float
+    plain_seconds: float
+
+    @property
+    def speedup(self) -> float:
+        """How many times as fast as PyTorch's operations the kernel is."""
+        return self.plain_seconds / self.kernel_seconds
+
+    @property
+    def loses(self) -> bool:
+        return self.speedup < LEAST
+
+    def numbers(self) -> dict[str, object]:
+        """For JSON."""
+        return asdict(self) | {"speedup": self.speedup, "loses": self.loses}
+
+
+def kernel_times(shapes: Sequence[str] = SHAPES, *, seconds: float = 0.3) -> Iterator[KernelTime]:
+    """The times of every kernel, each measured for `seconds`. HeedError where there are no kernels, or no such
+    shape."""
+    if unknown := [name for name in shapes if name not in SHAPES]:
+        raise HeedError(f"{unknown[0]}: expected {', '.join(SHAPES)}.")
+    if not (report := kernels_report()).usable:
+        raise HeedError(f"no kernels to measure: {report.state}; HEED_KERNELS=1 takes them all the same.")
+    for shape in shapes:
+        arch, vocab_size = _model(shape)
+        for case in timed_kernels(arch, vocab_size):
+            kernel, plain = _in_turns(case.kernel, case.plain, seconds)
+            yield KernelTime(shape, case.use, case.name, case.size, kernel, plain)
+
+
+def _model(shape: str) -> tuple[Architecture, int]:
+    if shape == "recipe":
+        recipe = read_recipe(RECIPE)
+        return recipe.model, recipe.tokenizer.vocab_size
+    return shape_of(read_preset(shape, where="shape"), preset=shape, vocab_size=None)
+
+
+def _in_turns(first: Callable[[], object], second: Callable[[], object], seconds: float) -> tuple[float, float]:
+    """The median seconds of each: they run one after the other, so that whatever disturbs one disturbs the other."""
+    works = (first, second)
+    times: tuple[list[float], list[float]] = ([], [])
+    n = 0
+    end = time.perf_counter() + seconds
+    while n <= MIN_ROUNDS or time.perf_counter() < end:
+        for work, taken in zip(works, times, strict=True):
+            started = time.perf_counter()
+            work()
+            if n:  # the first round allocates memory and prepares
+                taken.append(time.perf_counter() - started)
+        n += 1
+    return statistics.median(times[0]), statistics.median(times[1])
 
 
 @dataclass(frozen=True)
@@ -47,11 +124,8 @@ class TimedKernel:
     kept: list[object] = field(default_factory=list, repr=False)  # what lies at addresses that the kernel is given
 
 
-def timed_kernels(arch: Architecture, vocab_size: int, *, plain_losses: PlainLosses) -> Iterator[TimedKernel]:
-    """The kernels at this model's shapes. Nothing where they cannot be used.
-
-    plain_losses: `smoothed_loss_` and `consistent_loss_` of training/loss.py.
-    """
+def timed_kernels(arch: Architecture, vocab_size: int) -> Iterator[TimedKernel]:
+    """The kernels at this model's shapes. Nothing where they cannot be used."""
     if library() is None:
         return
     torch.manual_seed(1)
@@ -61,7 +135,7 @@ def timed_kernels(arch: Architecture, vocab_size: int, *, plain_losses: PlainLos
         yield from _steps(arch, vocab_size)
     dtype = choose_machine(device="cpu").dtype
     yield from _training(arch, vocab_size, dtype)
-    yield from _losses(plain_losses, vocab_size, dtype)
+    yield from _losses(vocab_size, dtype)
 
 
 def _products(arch: Architecture, vocab_size: int) -> Iterator[TimedKernel]:
@@ -241,8 +315,8 @@ def _updates(d: int, d_ff: int, dtype: torch.dtype) -> Iterator[TimedKernel]:
         )
 
 
-def _losses(plain: PlainLosses, vocab_size: int, dtype: torch.dtype) -> Iterator[TimedKernel]:
-    (plain_smoothed, plain_consistent), n = plain, 512  # tokens whose logits are made at a time
+def _losses(vocab_size: int, dtype: torch.dtype) -> Iterator[TimedKernel]:
+    n = 512  # tokens whose logits are made at a time
     logits, targets = torch.randn(2 * n, vocab_size, dtype=dtype), torch.randint(vocab_size, (n,))
     # Each is given what the last one has left, the gradient: as good as any other numbers.
     smoothed = {"label_smoothing": LABEL_SMOOTHING}
@@ -251,7 +325,7 @@ def _losses(plain: PlainLosses, vocab_size: int, dtype: torch.dtype) -> Iterator
         "training",
         f"{n} × {vocab_size}",
         lambda: training_ops.smoothed_loss_(logits[:n], targets, **smoothed),
-        lambda: plain_smoothed(logits[:n], targets, **smoothed),
+        lambda: smoothed_loss_(logits[:n], targets, **smoothed),
     )
     both = {"label_smoothing": LABEL_SMOOTHING, "consistency": CONSISTENCY}
     yield TimedKernel(
@@ -259,5 +333,29 @@ def _losses(plain: PlainLosses, vocab_size: int, dtype: torch.dtype) -> Iterator
         "training",
         f"{n} × {vocab_size}",
         lambda: training_ops.consistent_loss_(logits, targets, **both),
-        lambda: plain_consistent(logits, targets, **both),
+        lambda: consistent_loss_(logits, targets, **both),
     )
+
+
+def main(arguments: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("shapes", nargs="*", default=SHAPES)
+    parser.add_argument("--json", action="store_true")
+    asked = parser.parse_args(arguments)
+    n_lost = 0
+    for each in kernel_times(asked.shapes):
+        n_lost += each.loses
+        line = (
+            f"{each.shape:6}  {each.kernel:23}  {each.size:32}  {each.kernel_seconds * 1e6:9,.0f} µs  "
+            f"{each.plain_seconds * 1e6:9,.0f} µs  {each.speedup:6.2f}{'  loses' if each.loses else ''}"
+        )
+        print(json.dumps(each.numbers()) if asked.json else line, flush=True)
+    if not asked.json:
+        print(f"{n_lost} of them slower than PyTorch's operations.")
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1:])
+    except HeedError as error:
+        sys.exit(str(error))
