@@ -365,16 +365,23 @@ def _class_parts(name: str, value: type, node: ast.ClassDef) -> Iterator[str]:
         yield _docstring(value)
         if constructor is not None and ast.get_docstring(constructor):
             yield _prose(value.__init__, constructor)
-    for method, child in methods.items():
+    # Methods of a base that is no public name are its own for who reads this.
+    bases = [base for base in value.__mro__[1:] if base.__module__.startswith("heed.decoding.")]
+    inherited = {
+        child.name: (base.__module__, child)
+        for base in reversed(bases)
+        for child in _definition(base.__module__, base.__name__).body
+        if isinstance(child, Function)
+    }
+    own = {name: (value.__module__, child) for name, child in methods.items()}
+    for method, (module, child) in (own | {name: one for name, one in inherited.items() if name not in own}).items():
         if not method.startswith("_"):
             decorators = {ast.unparse(decorator) for decorator in child.decorator_list}
             shown = f"heed.{name}.{method}" if "classmethod" in decorators else method
             is_value = decorators & {"property", "cached_property"}
-            text = (
-                f"{method}: {_written(child.returns, value.__module__) if child.returns else 'Any'}" if is_value else ""
-            )
+            text = f"{method}: {_written(child.returns, module) if child.returns else 'Any'}" if is_value else ""
             yield f"#### {name}.{method}"
-            yield _code(text or _signature(shown, child, value.__module__))
+            yield _code(text or _signature(shown, child, module))
             yield _prose(inspect.getattr_static(value, method), child)
 
 

@@ -28,34 +28,34 @@ ROOMS = {
     "apps/comparison": 950,
     "apps/corpora": 120,
     "apps/documents": 8_320,
-    "apps/exchange": 2_240,
+    "apps/exchange": 2_500,
     "apps/paper": 2_210,
     "apps/parsing": 180,
     "apps/serving": 4_450,
     "apps/training": 380,
-    "apps/translation": 440,
+    "apps/translation": 460,
     "apps/visualization": 590,
-    "backends": 6_030,
+    "backends": 6_040,
     "data": 6_830,
-    "decoding": 2_210,
+    "decoding": 2_410,
     "evaluation": 570,
     "leases": 1_350,
     "model": 1_200,
-    "model_folder": 610,
+    "model_folder": 620,
     "parsing": 1_830,
     "runs": 2_590,
     "runtime": 1_520,
-    "text": 2_040,
+    "text": 2_280,
     "training": 3_200,
-    "tests": 40_980,
+    "tests": 41_250,
 }
 MOST_LINES_BESIDE_ROOMS = 860  # apps/commands.py and the files directly in src/heed
-MOST_OPTIONS = 317  # of all commands, as docs/reference/commands.md lists them
+MOST_OPTIONS = 325  # of all commands, as docs/reference/commands.md lists them
 MOST_SETTINGS = 102  # of a recipe, as docs/reference/settings.md lists them
 LONGEST_FUNCTION = 100  # lines
 # The options of a command are its parameters, one or more lines each; a search's loop is read as one.
 LONGER_FUNCTIONS = {
-    "apps/translation/command.py:translate": 137,
+    "apps/translation/command.py:translate": 141,
     "apps/comparison/command.py:compare": 114,
     "apps/serving/command.py:serve": 106,
     "decoding/translator.py:stream": 108,

@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # the names of _HOMES, for type checkers and editors
     from heed.decoding.beam import beam_search as beam_search
     from heed.decoding.settings import DecodingSettings as DecodingSettings
     from heed.decoding.settings import SamplingSettings as SamplingSettings
-    from heed.decoding.translator import Translation as Translation
+    from heed.decoding.translation import Translation as Translation
     from heed.decoding.translator import Translator as Translator
     from heed.errors import HeedError as HeedError
     from heed.errors import Stopped as Stopped
@@ -72,7 +72,7 @@ _HOMES = {
     "TrainedRun": "heed.api",
     "TrainingSettings": "heed.training.settings",
     "Transformer": "heed.model.transformer",
-    "Translation": "heed.decoding.translator",
+    "Translation": "heed.decoding.translation",
     "Translator": "heed.decoding.translator",
     "Tree": "heed.parsing.trees",
     "ValidationRecord": "heed.training.callbacks",

@@ -25,7 +25,8 @@ from heed.data.batches.batch import make_batch
 from heed.decoding.beam import search
 from heed.decoding.settings import DecodingSettings, SamplingSettings
 from heed.decoding.stream import Source
-from heed.decoding.translator import Translation, Translator
+from heed.decoding.translation import Translation
+from heed.decoding.translator import Translator
 from heed.errors import HeedError
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer

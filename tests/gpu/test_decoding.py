@@ -11,7 +11,8 @@ import torch
 
 from heed.data.reading.lines import read_lines
 from heed.decoding.settings import SamplingSettings
-from heed.decoding.translator import Translation, Translator
+from heed.decoding.translation import Translation
+from heed.decoding.translator import Translator
 from heed.errors import HeedError
 from heed.evaluation.bleu import bleu
 from heed.model.transformer import Transformer

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from heed.backends.beam_account import Ints
+from heed.backends.beam_account import Continuations, Floats, Ints
 from heed.text.prefix import NO_PREFIX, Prefix
 
 # By row, the ids that may follow, ascending; None where any may.
@@ -55,6 +55,15 @@ class LivePrefixes:
             for prefix, states, left in zip(self.prefixes, self.states.tolist(), n_left.tolist(), strict=True)
             for state in states
         ]
+
+    def with_given(self, continuations: Continuations, log_probs: Floats) -> Continuations:
+        """The continuations where an id that is given has probability 1. log_probs: (sentence, beam), so far."""
+        given = np.array([prefix.n_given for prefix in self.prefixes])[:, None]
+        if not (self.states < given).any():
+            return continuations
+        states, so_far = (np.take_along_axis(x, continuations.parents, axis=1) for x in (self.states, log_probs))
+        is_given = (states < given) & (continuations.log_probs > -np.inf)
+        return continuations._replace(log_probs=np.where(is_given, so_far, continuations.log_probs))
 
     def advance(self, parents: Ints, ids: Ints) -> None:
         """Row b of each sentence is now what its row parents[b] was, with ids[b] behind; both (sentence, beam)."""

@@ -259,6 +259,8 @@ class BeamBatch:
     def step(self, logits: Logits, active: Ints | None) -> tuple[Ints, Ints]:
         """One more id for every row: (the old row of every new one, the old place of every sentence that continues)."""
         continuations = self._choice.choose(logits, active, self)
+        if self._prefixes:
+            continuations = self._prefixes.with_given(continuations, self.log_probs)
         best = continuations.log_probs[:, 0] if self._choice.rows_compete else continuations.log_probs.max(axis=1)
         if not (best > -np.inf).all():  # also false for NaN
             raise NotFiniteError

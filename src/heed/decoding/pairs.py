@@ -37,19 +37,30 @@ def pair_log_probs(models: Sequence[SearchModel], pairs: Sequence[Pair], special
 
 
 def attended_places(
-    model: SearchModel, pairs: Sequence[Pair], special: SpecialIds, *, layer: int | None
+    model: SearchModel,
+    pairs: Sequence[Pair],
+    told: Sequence[tuple[Sequence[int], Sequence[int]]],
+    special: SpecialIds,
+    *,
+    layer: int | None,
 ) -> list[list[int]]:
-    """For each pair the place of the source id that each target id attends to most: see `Translator.alignments`."""
+    """For each pair the place of the source id that each target id attends to most: see `Translator.alignments`.
+
+    told: the ids that stand in front of each side's, which count as no place.
+    """
     model = searchable(model)
     backend = search_backend(model)
     results: list[list[int]] = [[] for _ in pairs]
-    for places, some in _batches(pairs, special):
+    whole = [([*before, *src], [*first, *tgt]) for (src, tgt), (before, first) in zip(pairs, told, strict=True)]
+    for places, some in _batches(whole, special):
         weights = backend.cross_attention(model, some)  # (layer, row, src)
         begin = 0
         for i in places:
-            src, tgt = pairs[i]
+            (src, tgt), (before, first) = pairs[i], told[i]
+            begin += len(first)
             # Without eos, where attention rests that has nothing to look for.
-            by_layer = weights[:, begin : begin + len(tgt), : len(src)].argmax(axis=2).tolist()
+            shown = weights[:, begin : begin + len(tgt), len(before) : len(before) + len(src)]
+            by_layer = shown.argmax(axis=2).tolist()
             results[i] = (
                 max(reversed(by_layer), key=lambda row: len(set(row))) if layer is None else by_layer[layer - 1]
             )

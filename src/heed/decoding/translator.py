@@ -3,7 +3,8 @@
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from copy import copy as shallow_copy
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
@@ -11,9 +12,9 @@ from heed.backends.protocol import SearchModel
 from heed.config import shown
 from heed.data.reading.stream import wait_for_more
 from heed.decoding.beam import Hypothesis
+from heed.decoding.direction import Direction
 from heed.decoding.distinct import distinct_search
 from heed.decoding.loading import (
-    PickledByValue,
     choose_precision,
     description,
     list_of,
@@ -23,51 +24,29 @@ from heed.decoding.loading import (
     ready_models,
     recipe_settings,
 )
-from heed.decoding.pairs import attended_places, pair_log_probs
+from heed.decoding.pair_scorer import PairScorer
 from heed.decoding.parallel import parallel_search
 from heed.decoding.prefixes import LinePrefixes
 from heed.decoding.settings import DecodingOptions, DecodingSettings, SamplingSettings, check_n_best, limits_to_raise
 from heed.decoding.stream import Source, longest_source, search_in_order
+from heed.decoding.translation import Translation, without_blank
 from heed.errors import HeedError, check_texts, refuse_text
 from heed.evaluation.utility import Utility, check_utility, mean_utilities
 from heed.runtime.device import DecodingPrecisionChoice
 from heed.runtime.progress import Task, progress
-from heed.text.alignment import Link, Translated
+from heed.text.alignment import Translated
 from heed.text.line_rules import Mentions, Part, Spans, cut_line, is_blank, is_repetition, is_strange
-from heed.text.prefix import NO_PREFIX, Prefix
+from heed.text.prefix import Prefix
 from heed.text.printable import printable
 from heed.text.tokenizer_kinds import AnyTokenizer
 
 if TYPE_CHECKING:
-    from heed.model.attention_weights import AttentionWeights
-    from heed.model.transformer import Transformer
+    pass
 
 MAX_CANDIDATES = 100  # of minimum Bayes risk: each is compared with each
 
 
-@dataclass(frozen=True)
-class Translation:
-    """A translated line; `alternatives` are the n best, this one first. log_prob is natural, score length-penalised.
-
-    n_pieces: into how many pieces the source was cut because it has too many tokens for one search.
-    tokens: the target's, as `tokenizer.tokens` names them; of a source in pieces, those of all pieces.
-    utility: its expected score, 0 to 100, if minimum Bayes risk chose it; None for a source of no piece or several.
-    is_best: false where the best one is blank, so that another, or the source, stands here.
-    """
-
-    source: str
-    text: str
-    score: float
-    log_prob: float
-    ended: bool
-    alternatives: tuple["Translation", ...] = field(default=(), repr=False)
-    n_pieces: int = 1
-    utility: float | None = None
-    tokens: tuple[str, ...] = ()
-    is_best: bool = True
-
-
-class Translator(PickledByValue):
+class Translator(PairScorer):
     """A model with its tokenizer and search settings, or several models of one vocabulary, which decide together.
 
     On a CPU with the kernels, in fp32 and int8, a line's translation and score are the same bits for every batching,
@@ -89,10 +68,12 @@ class Translator(PickledByValue):
         report: Callable[[str], None] = no_report,
         copy: bool = True,
         languages: tuple[str, str] = ("", ""),
+        direction: Direction | None = None,
     ):
         """precision: in which it computes; "auto" takes the fastest that this machine is good at.
 
-        languages: the codes of source and target; the target's says how the utility "bleu" tokenises.
+        languages: the codes of source and target; the target's says how the utility "bleu" tokenises. direction: these
+        and more, of a model of several languages.
 
         copy: whether the models stay as they are; else they become the translator's, which halves the memory.
         """
@@ -102,7 +83,8 @@ class Translator(PickledByValue):
         self.models = prepack_models(models, self.precision, copy=copy)
         self.tokenizer, self.report = tokenizer, report
         self.settings = settings or DecodingSettings()
-        self.languages = languages
+        self.direction = direction or Direction(languages)
+        self._text_tokenizer = tokenizer.without_codes if self.direction.of_several else tokenizer
         self.folders: tuple[str | Path, ...] = ()  # of the models, if they were loaded
         self.examples: Sequence[str] = ()  # text that the model knows, by its card
         self._piece_tokens = min(longest_source(model.arch, self.settings) for model in self.models)
@@ -114,14 +96,19 @@ class Translator(PickledByValue):
         device: str | None = None,
         precision: DecodingPrecisionChoice = "auto",
         report: Callable[[str], None] = no_report,
+        source: str | None = None,
+        target: str | None = None,
         **decoding: Unpack[DecodingOptions],
     ) -> "Translator":
         """The translator of a model folder, or of several, which decide together.
+
+        source, target: languages, of a model of several, as `between` takes them.
 
         It searches as the first model's recipe says; DecodingSettings given as keywords replace the recipe's. HeedError
         if a setting is unknown, out of range or without effect, a folder is damaged, or the folders' tokenizers differ.
         """
         loaded = load_models(folders)
+        direction = Direction.of(loaded[0].card, loaded[0].tokenizer).between(source, target)
         settings = recipe_settings(loaded[0], decoding, where=str(folders[0]))
         models, chosen = ready_models(loaded, precision, device=device, report=report)
         translator = cls(
@@ -131,10 +118,25 @@ class Translator(PickledByValue):
             precision=chosen,
             report=report,
             copy=False,
-            languages=(loaded[0].card.src, loaded[0].card.tgt),
+            direction=direction,
         )
         translator.folders, translator.examples = folders, loaded[0].card.examples
         return translator
+
+    @property
+    def languages(self) -> tuple[str, str]:
+        """The codes of source and target; "mul" where a model of several languages is not told which."""
+        return self.direction.languages
+
+    def between(self, source: str | None = None, target: str | None = None) -> "Translator":
+        """This translator from and into these languages, with the same models. None: as it does now.
+
+        Any code that means a language will do: de, deu, deu_Latn, DE. HeedError if the model does not translate between
+        them.
+        """
+        other = shallow_copy(self)
+        other.direction = self.direction.between(source, target)
+        return other
 
     def __repr__(self) -> str:
         task = " → ".join(printable(language) if language else "?" for language in self.languages)
@@ -151,6 +153,8 @@ class Translator(PickledByValue):
         prefix: str = ...,
         sampling: SamplingSettings | None = ...,
         utility: Utility | None = ...,
+        source: str | None = ...,
+        target: str | None = ...,
     ) -> Translation: ...
 
     @overload
@@ -162,6 +166,8 @@ class Translator(PickledByValue):
         prefix: str | Iterable[str] = ...,
         sampling: SamplingSettings | None = ...,
         utility: Utility | None = ...,
+        source: str | None = ...,
+        target: str | None = ...,
     ) -> list[Translation]: ...
 
     def translate(
@@ -172,8 +178,12 @@ class Translator(PickledByValue):
         prefix: str | Iterable[str] = "",
         sampling: SamplingSettings | None = None,
         utility: Utility | None = None,
+        source: str | None = None,
+        target: str | None = None,
     ) -> Translation | list[Translation]:
         """The translation of a text, or a list with one of each text, in order. A blank text becomes an empty one.
+
+        source, target: languages, of a model of several, as `between` takes them.
 
         n_best: how many alternatives each has, at most beam_size; their texts differ. The first is what a search for
         one finds; a text has fewer alternatives where a beam of 4 · beam_size finds no more. sampling: draws beam_size
@@ -189,6 +199,9 @@ class Translator(PickledByValue):
         Aziz 2020), those found by their probability (Kumar & Byrne 2004). Equal texts count as one. A text in pieces is
         chosen piece by piece. HeedError for a beam_size above 100.
         """
+        if source is not None or target is not None:
+            options: Any = {"n_best": n_best, "prefix": prefix, "sampling": sampling, "utility": utility}
+            return self.between(source, target).translate(texts, **options)
         refuse_text(texts=[texts] if isinstance(texts, str) else texts)
         several = [texts] if isinstance(texts, str) else list(texts)
         check_texts(texts=several)
@@ -223,6 +236,7 @@ class Translator(PickledByValue):
         # Faults that show before any text is read.
         refuse_text(texts=texts)
         check_n_best(n_best)
+        self.direction.check()
         n_candidates = self.settings.beam_size
         if n_best > n_candidates:
             raise HeedError(f"n_best is {n_best:,}, more than beam_size, {n_candidates:,}; raise that.")
@@ -246,7 +260,7 @@ class Translator(PickledByValue):
                 # Spans cost a second encoding: of few tokens for its letters, no line is strange. The parts of a
                 # document come in several streams, each of which would tell it.
                 few = 2 * sum(map(len, pieces)) < len(line) - line.count(" ")
-                if not (is_told or few or keep_words) and is_strange(line, self.tokenizer.src_spans([line])[0]):
+                if not (is_told or few or keep_words) and is_strange(*self._with_spans(line)):
                     is_told = True
                     known = f"; it knows text such as {', '.join(map(shown, self.examples))}" if self.examples else ""
                     self.report(
@@ -257,8 +271,7 @@ class Translator(PickledByValue):
                     n_tokens = sum(map(len, pieces))
                     self.report(f"{name(line_number, line)}: {n_tokens:,} tokens, translated in {len(pieces)} pieces.")
                 yield [
-                    # Numbered by line, so that no other line changes what is drawn; 2²¹ is more pieces than any has.
-                    Source(line_number << 21 | place, piece, begins_with if place == 0 else NO_PREFIX)
+                    self._source(line_number, place, piece, begins_with if place == 0 else None)
                     for place, piece in enumerate(pieces)
                 ]
 
@@ -285,7 +298,7 @@ class Translator(PickledByValue):
             if keep_words and is_blank(translation.text) and not is_blank(text):
                 blank.add(name(number, text))
                 pieces = enumerate(self.pieces([text])[0])
-                others = filter(None, find((Source(number << 21 | i, piece) for i, piece in pieces), n_candidates))
+                others = filter(None, find((self._source(number, i, piece) for i, piece in pieces), n_candidates))
                 translation = without_blank(self.joined(text, [ranked for _, ranked in sorted(others)])) or translation
             if not translation.ended:
                 cut_off.add(name(number, text))
@@ -309,7 +322,8 @@ class Translator(PickledByValue):
 
     def _unknown_text(self, text: str) -> str:
         """The parts of a source that the vocabulary lacks."""
-        ids, spans = self.tokenizer.encode(text), self.tokenizer.src_spans([text])[0]
+        text, spans = self._with_spans(text)
+        ids = self._text_tokenizer.encode(text)
         found = zip(ids, spans, strict=False)  # an id at the end may have no span
         return " ".join(text[start:end] for i, (start, end) in found if i == self.tokenizer.special.unk)
 
@@ -343,6 +357,8 @@ class Translator(PickledByValue):
         HeedError for text that the vocabulary lacks, and if no translation has room for it.
         """
         prefix = self.tokenizer.prefix(text)
+        if self.direction.forced.end:
+            prefix = prefix.behind(self.direction.forced.ids.tolist())
         archs = [model.arch for model in self.models]
         limits = [("max_positions", arch.max_positions) for arch in archs if arch.positions == "learned"]
         if self.settings.max_tokens is not None:
@@ -360,121 +376,34 @@ class Translator(PickledByValue):
 
         A text is cut at the end of a sentence, else at a space, else between graphemes.
         """
+        read = [self.direction.read(text) for text in texts]
+        encoded = self._text_tokenizer.encode_lines([text for _, text in read])
         return [
             [] if is_blank(text) or not ids
-            else [ids] if len(ids) <= self._piece_tokens
-            else [ids for _, ids in self._parts(text)]
-            for text, ids in zip(texts, self.tokenizer.encode_lines(texts), strict=True)
+            else [[*before, *ids]] if len(ids) + len(before) <= self._piece_tokens
+            else [[*before, *ids] for _, ids in self._parts(text, len(before))]
+            for (before, text), ids in zip(read, encoded, strict=True)
         ]  # fmt: skip
 
-    def _parts(self, text: str) -> list[tuple[Part, list[int]]]:
-        """The parts, with their ids, of a text that is too long for one search."""
-
-        def spans_of(part: str) -> Spans:
-            return self.tokenizer.src_spans([part])[0]
-
-        parts = cut_line(text, self._piece_tokens, spans_of=spans_of, encode=self.tokenizer.encode_lines)
+    def _parts(self, text: str, n_before: int) -> list[tuple[Part, list[int]]]:
+        """The parts, with their ids, of a text that is too long for one search; n_before more ids fit with each."""
+        n_tokens = self._piece_tokens - n_before
+        parts = cut_line(text, n_tokens, spans_of=self._spans, encode=self._text_tokenizer.encode_lines)
         return [(part, ids) for part, ids in parts if ids]
 
-    def log_probs(self, sources: list[str], targets: Sequence[str | Sequence[str]]) -> list[list[float]]:
-        """For each given target, the log-probability of each of its ids and of eos, given its source.
+    def _with_spans(self, text: str) -> tuple[str, Spans]:
+        _, plain = self.direction.read(text)
+        return plain, self._spans(plain)
 
-        A target is a text, or a list of tokens as a `Translation` has them, which is scored in this segmentation.
+    def _spans(self, text: str) -> Spans:
+        return self._text_tokenizer.src_spans([text])[0]
 
-        A text with a symbol that is not in the vocabulary is scored as an empty one: eos alone. HeedError if there
-        are not as many targets as sources, for an unknown token, or if a pair is longer than learned positions.
+    def _source(self, number: int, place: int, ids: list[int], prefix: Prefix | None = None) -> Source:
+        """A piece of the text of this number; 2²¹ is more pieces than any has.
+
+        Numbered by line, so that no other line changes what is drawn.
         """
-        check_texts(sources=sources)
-        refuse_text(targets=targets)
-        if len(sources) != len(targets):
-            raise HeedError(f"{len(sources):,} sources, {len(targets):,} targets: both must have the same number.")
-        pairs = list(zip(self.tokenizer.encode_lines(sources), self._target_ids(targets), strict=True))
-        learned = [model.arch.max_positions for model in self.models if model.arch.positions == "learned"]
-        for number, longest in enumerate((1 + max(map(len, pair)) for pair in pairs), start=1):
-            if learned and longest > min(learned):
-                raise HeedError(
-                    f"line {number:,}: {longest:,} positions to score, but the model has "
-                    f"max_positions={min(learned):,}; leave the line out."
-                )
-        return pair_log_probs(self.models, pairs, self.tokenizer.special)
-
-    def _target_ids(self, targets: Sequence[str | Sequence[str]]) -> list[list[int]]:
-        """The ids of texts and lists of tokens."""
-        of_texts = iter(self.tokenizer.encode_targets([target for target in targets if isinstance(target, str)]))
-        ids = []
-        for number, target in enumerate(targets, start=1):
-            if not isinstance(target, str):
-                check_texts(**{f"targets[{number - 1}]": target})
-            try:
-                ids.append(next(of_texts) if isinstance(target, str) else self.tokenizer.token_ids(target))
-            except HeedError as error:
-                raise HeedError(f"line {number:,}: {error}") from None
-        return ids
-
-    def attention(self, source: str, target: str) -> "AttentionWeights":
-        """Every head's weights while the model writes this target, such as a translation's text, for this source.
-
-        Rows and columns are the ids of `tokenizer.encode`: the source followed by eos, the target preceded by bos. It
-        is the plain network that computes them, which needs PyTorch, in fp32 on a CPU.
-        """
-        from heed.model.attention_weights import attention_weights
-
-        check_texts(texts=[source, target])
-        src = [*self.tokenizer.encode(source), self.tokenizer.special.eos]
-        tgt_in = [self.tokenizer.special.bos, *self.tokenizer.encode_targets([target])[0]]
-        return attention_weights(self._module(), src, tgt_in)
-
-    def _module(self) -> "Transformer":
-        """The first model as a module."""
-        model: Any = self.models[0]
-        if self._given:
-            model = self._given[0]
-        elif self.folders and model.device_name == "cpu":
-            model = load_models(self.folders[:1])[0].model
-        if not hasattr(model, "modules"):
-            raise HeedError("packed weights show no attention: give the Translator the model itself, or load a folder.")
-        module: Transformer = model
-        return module
-
-    def alignments(
-        self, sources: list[str], targets: list[str], *, layer: int | None = None
-    ) -> list[tuple[Link, ...] | None]:
-        """For each pair the source token that each target token attends to most, both as spans of characters.
-
-        The weights are the mean of the heads of one decoder layer, numbered from 1. Default: for each pair the layer
-        that attends to the most different tokens, the last of several such. Which layer aligns depends on the model:
-        Garg et al. 2019 find the fifth of six best; of the two layers of the number-word model the last one finds the
-        right word for 44 of 45 digits, the first one for 7.
-
-        None for a pair without words, or with a side of more tokens than one search takes. Costs one forward pass.
-        """
-        check_texts(sources=sources, targets=targets)
-        n_layers = self.models[0].arch.decoder_layers
-        if layer is not None and not 1 <= layer <= n_layers:
-            raise HeedError(f"layer {layer}: the model has {n_layers}.")
-        tokenizer = self.tokenizer
-        pairs = list(zip(tokenizer.encode_lines(sources), tokenizer.encode_targets(targets), strict=True))
-        spans = list(zip(tokenizer.src_spans(sources), tokenizer.tgt_spans(targets), strict=True))
-        # Symbols of trees have no spans.
-        known = [
-            i
-            for i, (pair, sides) in enumerate(zip(pairs, spans, strict=True))
-            if all(pair)  # of a text without a visible character, SentencePiece may leave nothing
-            and list(map(len, pair)) == list(map(len, sides))
-            and not is_blank(sources[i])
-            and not is_blank(targets[i])
-            and max(map(len, pair)) <= self._piece_tokens
-        ]
-        attended = attended_places(self.models[0], [pairs[i] for i in known], tokenizer.special, layer=layer)
-        results: list[tuple[Link, ...] | None] = [None] * len(pairs)
-        for i, places in zip(known, attended, strict=True):
-            src_spans, tgt_spans = spans[i]
-            results[i] = tuple(Link(*span, *src_spans[j]) for span, j in zip(tgt_spans, places, strict=True))
-        return results
-
-    def alignment(self, source: str, target: str, *, layer: int | None = None) -> tuple[Link, ...] | None:
-        """The alignment of one pair; see `alignments`."""
-        return self.alignments([source], [target], layer=layer)[0]
+        return Source(number << 21 | place, ids, self.direction.forced if prefix is None else prefix)
 
     def translate_aligned(self, texts: Sequence[str]) -> list[Translated]:
         """The best translation of each text that is not blank, with its alignment: for documents."""
@@ -495,7 +424,8 @@ class Translator(PickledByValue):
         if len(pieces) == 1:
             texts = [self._text(source, [hypothesis]) for hypothesis in pieces[0]]
         else:
-            parts = [part for part, _ in self._parts(source)] if pieces else []
+            before, text = self.direction.read(source)
+            parts = [part for part, _ in self._parts(text, len(before))] if pieces else []
             texts = [self._text(source, [hypotheses[0] for hypotheses in pieces], parts)]
         best = texts[0]
         return Translation(
@@ -514,7 +444,7 @@ class Translator(PickledByValue):
         return _one_line(self.tokenizer.decode(hypothesis.ids))
 
     def _text(self, source: str, hypotheses: list[Hypothesis], parts: Sequence[Part] = (Part(""),)) -> Translation:
-        text = ""
+        text, n_forced = "", self.direction.forced.end
         for hypothesis, part in zip(hypotheses, parts, strict=True):
             translation, between = self.text_of(hypothesis), part.before
             if part.after_sentence and text.endswith((".", "!", "?")) and translation[:1].isalnum():
@@ -526,14 +456,8 @@ class Translator(PickledByValue):
             math.fsum(hypothesis.score for hypothesis in hypotheses),
             math.fsum(hypothesis.log_prob for hypothesis in hypotheses),
             all(hypothesis.ended for hypothesis in hypotheses),
-            tokens=tuple(token for one in hypotheses for token in self.tokenizer.tokens(one.ids)),
+            tokens=tuple(token for one in hypotheses for token in self.tokenizer.tokens(one.ids[n_forced:])),
         )
-
-
-def without_blank(translation: Translation) -> Translation | None:
-    """The best of its alternatives that is not blank, with the others that are not; None if there is none."""
-    found = tuple(one for one in translation.alternatives or (translation,) if not is_blank(one.text))
-    return replace(found[0], alternatives=found, n_pieces=translation.n_pieces, is_best=False) if found else None
 
 
 def _n_characters(text: str) -> int:

@@ -14,6 +14,7 @@ from heed.model.architecture import Architecture
 from heed.model.cost import n_parameters
 from heed.runtime.json_files import read_json, write_json
 from heed.runtime.manifest import check
+from heed.text.languages import Languages
 from heed.text.printable import check_language
 from heed.text.tokenizer_kinds import AnyTokenizer
 
@@ -41,7 +42,9 @@ UNKNOWN_LANGUAGES = ("source", "target")  # of a model that came without names o
 class ModelCard:
     """Facts for the reader of a model folder: languages, what it was trained on, what that cost, what it scores.
 
-    parsing: of a parser, how trees are sequences and what words it knows (ParserCard).
+    parsing: of a parser, how trees are sequences and what words it knows (ParserCard). languages: of a model of
+    several, how it is told which (text/languages.py); src and tgt are then "mul", or those that it takes if none is
+    named.
     """
 
     src: str
@@ -50,6 +53,7 @@ class ModelCard:
     trained_on: dict[str, Any] = field(default_factory=dict)
     scores: dict[str, str] = field(default_factory=dict)
     parsing: dict[str, Any] = field(default_factory=dict)
+    languages: dict[str, Any] = field(default_factory=dict)
 
     @property
     def examples(self) -> list[str]:
@@ -70,6 +74,7 @@ class _Card(Settings):
     trained_on: dict[str, _Fact | list[_Fact]] = Field(default={})
     scores: dict[str, str] = Field(default={})
     parsing: dict[str, Any] = Field(default={})
+    languages: Languages | None = None
 
     @model_validator(mode="after")
     def _can_be_written(self) -> Self:
@@ -92,7 +97,12 @@ class _Config(Settings):
 
 def model_card(values: Any, *, where: str) -> ModelCard:
     """The card that these values describe. HeedError names one of another type."""
-    return ModelCard(**validated(_Card, values, where=where).model_dump())
+    return _of_fields(validated(_Card, {**values, "languages": values.get("languages") or None}, where=where))
+
+
+def _of_fields(card: _Card) -> ModelCard:
+    fields = card.model_dump()
+    return ModelCard(**fields | {"languages": fields["languages"] or {}})
 
 
 class ModelConfig(NamedTuple):
@@ -120,7 +130,7 @@ def write_config(folder: Path, config: ModelConfig) -> None:
         },
         "vocab_size": config.vocab_size,
         **src_vocab_size,
-        "card": vars(config.card),
+        "card": {name: value for name, value in vars(config.card).items() if name != "languages" or value},
     }
     write_json(folder / "config.json", content)
     (folder / "README.md").write_text(_readme(config), encoding="utf-8")
@@ -143,7 +153,11 @@ def read_config(folder: Path) -> ModelConfig:
     config = validated(_Config, content, where=str(path))
     if config.architecture.share == "all" and config.src_vocab_size not in (None, config.vocab_size):
         raise HeedError(f"{path}: vocab_size and src_vocab_size differ, which share = all does not allow.")
-    card = ModelCard(**config.card.model_dump())
+    if (languages := config.card.languages) is not None:
+        n_ids = min(config.vocab_size, config.src_vocab_size or config.vocab_size)
+        if max(languages.ids.values()) >= n_ids:
+            raise HeedError(f"{path}: a language has an id beyond the vocabulary's {n_ids:,}.")
+    card = _of_fields(config.card)
     return ModelConfig(config.architecture, config.vocab_size, card, config.src_vocab_size)
 
 

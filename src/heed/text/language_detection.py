@@ -2,13 +2,11 @@
 
 from collections import defaultdict
 from collections.abc import Iterable
-from pathlib import Path
 
 from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
 from heed.runtime.files import no_temporary_files
-
-TABLE = Path(__file__).with_name("languages.txt")
+from heed.text.languages import table
 
 
 class LanguageDetector:
@@ -24,8 +22,7 @@ class LanguageDetector:
             self._identifier = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
         except OSError as error:
             raise no_temporary_files(error) from None
-        rows = (line.split() for line in TABLE.read_text(encoding="utf-8").splitlines() if not line.startswith("#"))
-        self._families = {code: codes[0] for codes in rows for code in codes}
+        self._families = {code: found.detected_as for code, found in table().items() if found.detected_as}
         self._known = [language for language in self._languages if self.family(language)]
 
     def family(self, language: str) -> str | None:

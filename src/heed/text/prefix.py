@@ -24,19 +24,33 @@ class Prefix:
     """An automaton that reads a target's ids: state 0 is the beginning, from `end` on any id may follow.
 
     In state s < end the ids that may follow are ids[begins[s] : begins[s + 1]], ascending; nexts holds the states that
-    they lead to. needed: for each state the fewest ids that lead to the end.
+    they lead to. needed: for each state the fewest ids that lead to the end. n_given: the first ids, each the only one,
+    are given: their probability is 1.
     """
 
     begins: NDArray[np.int64]
     ids: NDArray[np.int32]
     nexts: NDArray[np.int32]
     needed: NDArray[np.int32]
+    n_given: int = 0
 
     @classmethod
     def of_ids(cls, ids: Sequence[int]) -> "Prefix":
         """A prefix of these ids and no others."""
         places = np.arange(len(ids) + 1)
         return cls(places, np.array(ids, np.int32), places[1:].astype(np.int32), places[::-1].astype(np.int32))
+
+    def behind(self, given: Sequence[int]) -> "Prefix":
+        """This prefix behind ids that are given."""
+        n = len(given)
+        first = Prefix.of_ids(given)
+        return Prefix(
+            np.concatenate([first.begins[:-1], self.begins + n]),
+            np.concatenate([first.ids, self.ids]),
+            np.concatenate([first.nexts, self.nexts + np.int32(n)]),
+            np.concatenate([first.needed[:-1] + self.needed[0], self.needed]),
+            n_given=n,
+        )
 
     @property
     def end(self) -> int:

@@ -4,9 +4,10 @@ Ids are exactly theirs, their normalisation included. So text is not always loss
 one id, and a normalisation such as NFKC replaces characters.
 """
 
+import copy
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from functools import cached_property
 from itertools import groupby
@@ -16,15 +17,14 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field, model_validator
 
-from heed.config import Settings, reason, shown, validated
+from heed.config import Settings, reason, validated
 from heed.errors import HeedError
 from heed.runtime.files import whole_file
-from heed.runtime.reading import read_bounded
+from heed.text.piece_table import read_table
 from heed.text.prefix import Prefix, Spellings
 from heed.text.sentencepiece_model import (
     BYTE,
     CONTROL,
-    MAX_FILE_BYTES,
     MAX_PIECE,
     MAX_PIECES,
     UNKNOWN,
@@ -37,7 +37,7 @@ from heed.text.tokenizer import SpecialIds, check_unicode, spelled_bytes, trim_s
 from heed.text.tokenizer_file import read_tokenizer_file
 
 EOS, UNK, PAD = "</s>", "<unk>", "<pad>"  # the names of special pieces in Marian's vocabularies
-_ID = re.compile("[0-9]{1,9}")  # in a table
+_CODE = re.compile("(?s)>>.+<<")
 
 
 class Vocabulary(Settings):
@@ -105,6 +105,19 @@ class SentencePieceTokenizer:
 
     def __len__(self) -> int:
         return len(self._tgt.vocabulary)
+
+    @property
+    def language_codes(self) -> dict[str, int]:
+        """The codes such as >>fra<< that a source may begin with, and their ids."""
+        return self._src.codes
+
+    @property
+    def without_codes(self) -> "SentencePieceTokenizer":
+        """The tokenizer for which a text that begins with such a code is text."""
+        plain = copy.copy(self)
+        plain._src = copy.copy(self._src)
+        plain._src.codes = {}
+        return plain
 
     @property
     def src_vocab_size(self) -> int:
@@ -232,6 +245,7 @@ class _Side:
         self._processor = _processor(model) if model else None
         types = zip(model.pieces, model.types, strict=True) if model else ()
         self._bytes = {piece: int(piece[1:-1], 16) for piece, kind in types if kind == BYTE}  # such as <0xF0>
+        self.codes: dict[str, int] = {}
         if pieces is None:
             assert model is not None
             if model.types[self._unk] != UNKNOWN or any(model.types[i] != CONTROL for i in self._left_out):
@@ -239,6 +253,8 @@ class _Side:
             return
         # A text may spell a special symbol; it is text nonetheless.
         self._ids = {piece: i for i, piece in enumerate(pieces) if piece is not None and i not in self._left_out}
+        if model is not None:
+            self.codes = {piece: i for piece, i in self._ids.items() if _CODE.fullmatch(piece)}
 
     def encode_lines(self, texts: list[str]) -> list[list[int]]:
         try:
@@ -323,10 +339,10 @@ class _Side:
 
         Hugging Face's MarianTokenizer treats whatever stands between >> and << as a code, and a quotation as unknown.
         """
-        if self.vocabulary.pieces is None or not (text.startswith(">>") and "<<" in text):
+        if not (self.codes and text.startswith(">>")):
             return ""
         code = text[: text.find("<<") + 2]
-        return code if code in self._ids else ""
+        return code if code in self.codes else ""
 
     def decode(self, ids: Iterable[int]) -> str:
         kept = [i for i in ids if i not in self._left_out]
@@ -409,21 +425,6 @@ def _padded(pieces: list[str | None], n_rows: int | None, path: Path) -> list[st
     return pieces + [None] * ((n_rows or len(pieces)) - len(pieces))
 
 
-def read_table(path: Path) -> list[str | None]:
-    """The pieces of a table from pieces to ids (.yml, .json), by id. HeedError if two have one id, or it is damaged."""
-    ids = _read_json(path) if path.suffix == ".json" else _read_yaml(path)
-    pieces: dict[int, str] = {}
-    for piece, i in ids:
-        if type(i) not in (int, str) or not _ID.fullmatch(str(i)) or int(i) >= MAX_PIECES:
-            raise HeedError(f"{path}: the id of {shown(piece)} is {shown(i)}, expected 0 to {MAX_PIECES - 1:,}.")
-        if int(i) in pieces:
-            raise HeedError(f"{path}: {shown(piece)} and {shown(pieces[int(i)])} have the same id {i}.")
-        pieces[int(i)] = piece
-    if not pieces:
-        raise HeedError(f"{path}: not a table of pieces and ids.")
-    return [pieces.get(i) for i in range(max(pieces) + 1)]
-
-
 def _read_vocabulary(path: Path, size: int | None, side: str) -> Vocabulary:
     if path.suffix in (".yml", ".yaml", ".json"):
         pieces = read_table(path)
@@ -438,43 +439,6 @@ def _read_vocabulary(path: Path, size: int | None, side: str) -> Vocabulary:
             )
         return validated(Vocabulary, {"pieces": pieces}, where=str(path))
     return Vocabulary(model=SentencePieceModel.read(path))
-
-
-def _read_json(path: Path) -> Iterator[tuple[str, Any]]:
-    try:
-        content = json.loads(read_bounded(path, MAX_FILE_BYTES).decode("utf-8"), object_pairs_hook=list)
-    except (ValueError, RecursionError) as error:
-        raise HeedError(f"{path}: damaged ({error}).") from None
-    for entry in content if isinstance(content, list) else [content]:
-        if not isinstance(entry, tuple):
-            raise HeedError(f"{path}: not a table of pieces and ids.")
-        yield entry
-
-
-def _read_yaml(path: Path) -> Iterator[tuple[str, str]]:
-    """The pairs of a YAML mapping, keys and values as they are written: `no` is a word.
-
-    Read event by event: where collections are nested deeply, PyYAML's faster loaders end the process by a signal.
-    """
-    try:
-        import yaml
-    except ImportError:
-        raise HeedError(f"{path}: PyYAML reads it, which is not installed: pip install 'heed-mt[exchange]'.") from None
-    text = read_bounded(path, MAX_FILE_BYTES)
-    try:
-        # The parser in C is ten times as fast.
-        events = yaml.parse(text.decode("utf-8"), Loader=getattr(yaml, "CBaseLoader", yaml.BaseLoader))
-        start = [next(events, None) for _ in range(3)]
-        if not isinstance(start[2], yaml.MappingStartEvent):
-            raise ValueError("not a table of pieces and ids")
-        while isinstance(key := next(events), yaml.ScalarEvent):
-            if not isinstance(value := next(events), yaml.ScalarEvent):
-                raise ValueError(f"the id of {shown(key.value)} is not a number")
-            yield key.value, value.value
-        if not isinstance(key, yaml.MappingEndEvent):
-            raise ValueError("a piece is not a word")
-    except (ValueError, StopIteration, yaml.YAMLError) as error:
-        raise HeedError(f"{path}: damaged ({reason(error)}).") from None
 
 
 def _tokenizer(src: Vocabulary, tgt: Vocabulary, *, where: Path) -> SentencePieceTokenizer:

@@ -99,6 +99,16 @@ class Tokenizer:
         return int(self._backend.get_vocab_size())
 
     @property
+    def language_codes(self) -> dict[str, int]:
+        """Words that say a target language where a source begins with them; no text that Heed learns has any."""
+        return {}
+
+    @property
+    def without_codes(self) -> "Tokenizer":
+        """The tokenizer for which a text that begins with such a word is text."""
+        return self
+
+    @property
     def src_vocab_size(self) -> int:
         """Number of different ids in sources; the same as in targets."""
         return len(self)

@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 import torch
-from safetensors.torch import load
+from safetensors.torch import load, save
 from tests.apps.exchange.folders import imported
 from tests.apps.exchange.test_opus_mt import SMALL, opus_mt
 
@@ -180,6 +180,10 @@ def fetched(hub, tmp_path, monkeypatch) -> Callable[..., str]:
     [
         ("opus-mt-en-de", HubModel(REPOSITORY, "main")),
         (f"opus-mt-en-de@{COMMIT}", HubModel(REPOSITORY, COMMIT)),
+        ("nllb-200-distilled-600M", HubModel("facebook/nllb-200-distilled-600M", "main")),
+        ("m2m100_418M", HubModel("facebook/m2m100_418M", "main")),
+        ("mbart-large-50-many-to-many-mmt@v1", HubModel("facebook/mbart-large-50-many-to-many-mmt", "v1")),
+        ("small-100", HubModel("alirezamsh/small100", "main")),
         ("someone/model@refs/pr/1", HubModel("someone/model", "refs/pr/1")),
         *((path, None) for path in ("model", "./model", "/a/b", "a/b/c", "../model", "a/..", "a/b@../../x", "")),
     ],
@@ -210,6 +214,20 @@ def test_offline_the_same_files_are_used_again_and_nothing_is_asked(fetched, hub
     (weights,) = (path for path in (tmp_path / "hf").rglob("snapshots/*/model.safetensors"))
     weights.write_bytes(b"!" + weights.read_bytes()[1:])
     assert "it was removed; fetch it again" in fetched(status=1, HF_HUB_OFFLINE="1") and not weights.exists()
+
+
+def test_weights_in_parts_come_with_their_index(heed, fetched, hub, published, tmp_path):
+    weights = load(hub.files.pop("model.safetensors"))
+    parts = {f"model-0000{i}-of-00002.safetensors": dict(list(weights.items())[i - 1 :: 2]) for i in (1, 2)}
+    hub.files |= {name: save(tensors) for name, tensors in parts.items()}
+    listed = {name: file for file, tensors in parts.items() for name in tensors}
+    hub.files["model.safetensors.index.json"] = json.dumps({"weight_map": listed}).encode()
+    hub.files["pytorch_model-00001-of-00002.bin"] = b"of another format"
+    done = heed("import", "opus-mt-en-de", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert not any("pytorch_model" in path for path, *_ in hub.requests)
+    hub.requests.clear()
+    assert "model-00002-of-00002.safetensors" in fetched(HF_HUB_OFFLINE="1") and not hub.requests
 
 
 def test_without_safetensors_the_guarded_reader_takes_the_pickle(fetched, hub, published, tmp_path):
@@ -252,7 +270,7 @@ def test_what_is_wrong_with_a_revision_the_files_the_disk_or_the_network_is_said
     hub.size = 10**16
     assert re.search("30,000,.* bytes are still to come, and the disk has .* left; make room", fetched(status=1))
     assert not [path for path, *_ in hub.requests if "resolve" in path]
-    hub.files = {"config.json": b"{}", "pytorch_model.bin.index.json": b"{}"}
+    hub.files = {"config.json": b"{}", "tf_model.h5": b"{}"}
     assert "has no config.json with model.safetensors or pytorch_model.bin" in fetched(status=1)
     said = fetched(status=1, HF_ENDPOINT="http://127.0.0.1:9")
     assert re.search("127.0.0.1:9 cannot be reached .* name that folder", said) and said.count("\n") == 1

@@ -24,11 +24,13 @@ SMALL = {"d_model": 32, "layers": 2, "attention_heads": 4, "ffn_dim": 64}
 WHOLE = {"d_model": 512, "layers": 6, "attention_heads": 8, "ffn_dim": 2048}
 
 
-def opus_mt(folder: Path, *, d_model: int, vocab_size: int | None = None, safe: bool = True, **stacks: int) -> Path:
+def opus_mt(
+    folder: Path, *, d_model: int, vocab_size: int | None = None, safe: bool = True, codes: str = "fra", **stacks: int
+) -> Path:
     """What a download has: random weights, of which every one counts; the pad's embedding, with which a decoder starts,
     is zero."""
     folder.mkdir()
-    pieces = {">>fra<<"}
+    pieces = {f">>{code}<<" for code in codes.split()}
     for side, lines in (("source", ENGLISH), ("target", GERMAN)):
         (folder / f"{side}.spm").write_bytes(trained(lines, vocab_size=200))
         pieces |= set(SentencePieceModel.read(folder / f"{side}.spm").pieces[2:])
@@ -62,7 +64,7 @@ def opus_mt(folder: Path, *, d_model: int, vocab_size: int | None = None, safe: 
         warnings.simplefilter("ignore")  # sacremoses is recommended, and not used
         tokenizer = transformers.MarianTokenizer(
             *(str(folder / name) for name in ("source.spm", "target.spm", "vocab.json")),
-            source_lang="en", target_lang="de",
+            source_lang="en", target_lang="de" if codes == "fra" else "mul",
         )  # fmt: skip
     tokenizer.save_pretrained(str(folder))
     if not safe:
@@ -136,6 +138,43 @@ def test_a_pickle_of_tensors_is_the_same_model(small, tmp_path, as_before_1_6):
         torch.save(weights, folder / "pytorch_model.bin", _use_new_zipfile_serialization=False)
     found = imported(folder, tmp_path / "ours", "huggingface")
     assert (found / "model.safetensors").read_bytes() == (ours / "model.safetensors").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def several(tmp_path_factory) -> Path:
+    """Heed's folder of a model with three target languages."""
+    parent = tmp_path_factory.mktemp("opus-mt-mul")
+    return imported(opus_mt(parent / "theirs", **SMALL, codes="fra deu por"), parent / "ours", "huggingface")
+
+
+def test_every_part_of_a_line_gets_the_code_that_the_line_begins_with(several):
+    translator = Translator.load(several, precision="fp32", beam_size=1, max_tokens=8)
+    table = translator.tokenizer.src.pieces
+    long = ">>fra<< " + " ".join(ENGLISH[:150])
+    parts = translator.pieces([long])[0]
+    assert len(parts) == 3 and {table[part[0]] for part in parts} == {">>fra<<"}
+    [whole] = translator.translate([long])
+    assert whole.n_pieces == len(parts)
+    plain = translator.pieces([">>fra<< two hundred"])
+    for space in (" ", "\u00a0", "\t \u3000"):
+        assert translator.pieces([f"{space}>>fra<< two hundred"]) == plain
+    assert translator.between(target="fr").pieces([" two hundred"]) == plain
+    assert translator.between(target="fra").pieces([long[len(">>fra<<") :]])[0] == parts
+    # Behind the first code, and where the language is chosen for all texts, a code is text.
+    for ids in translator.pieces([">>fra<< >>deu<< two"]) + translator.between(target="pt").pieces([">>deu<< two"]):
+        assert ">>deu<<" not in [table[i] for i in ids[0]]
+
+
+def test_a_text_without_a_code_or_with_an_unknown_one_is_refused(several):
+    translator = Translator.load(several, beam_size=1, max_tokens=8)
+    for text in ("two hundred", ">>xyz<< two hundred", "two >>fra<< hundred"):
+        with pytest.raises(HeedError, match=r"into 3 languages, .* such as >>deu<<.*--to CODE"):
+            translator.translate(text)
+    with pytest.raises(HeedError, match="'fro' is no target language of this model; did you mean fr"):
+        translator.translate("two", target="fro")
+    with pytest.raises(HeedError, match="'es' is no source language"):
+        translator.translate("two", source="es", target="fr")
+    assert translator.translate(["", "  "])[1].text == ""
 
 
 def saved(folder: Path, out: Path, *, n_more_rows: int = 0, shard_size: str = "1GB") -> Path:

@@ -47,6 +47,8 @@ PrecisionOption = Annotated[
     ),
 ]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 … Default: the fastest available.")]
+From = Annotated[str | None, typer.Option("--from", metavar="CODE", help="Source language, for a model of several.")]
+To = Annotated[str | None, typer.Option("--to", metavar="CODE", help="Target language, for a model of several.")]
 Tokenize = Annotated[
     str,
     typer.Option(
@@ -77,7 +79,13 @@ Part = Annotated[
 ]
 
 # Options that are not named as their parameter is.
-NAMES = {"beam_size": "--beam", "as_json": "--json", "document_format": "--format"}
+NAMES = {
+    "beam_size": "--beam",
+    "as_json": "--json",
+    "document_format": "--format",
+    "source": "--from",
+    "target": "--to",
+}
 FLAGS = {"early_stopping": ("--early-stopping", "--exact")}  # True, False
 PENALTY = ("length_penalty", "length_penalty_form")
 

@@ -28,7 +28,8 @@ PART_SEED = 1_000_003  # distance between the seeds of two parts
 
 if TYPE_CHECKING:
     from heed.decoding.settings import SamplingSettings
-    from heed.decoding.translator import Translation, Translator
+    from heed.decoding.translation import Translation
+    from heed.decoding.translator import Translator
 
 
 @dataclass(frozen=True)

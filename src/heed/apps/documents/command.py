@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from heed.apps.cli.guesses import one_of
-from heed.apps.cli.options import Device, PrecisionOption, decoding_precision, with_decoding_options
+from heed.apps.cli.options import Device, From, PrecisionOption, To, decoding_precision, with_decoding_options
 from heed.apps.cli.process import import_torch_if_needed
 from heed.apps.cli.terminal import say
 from heed.apps.documents.formats import (
@@ -65,6 +65,8 @@ def translate_file(
     model: Annotated[Path, typer.Argument(help="A model folder.")],
     source: Annotated[Path, typer.Argument(metavar="IN", help=f"The document: {', '.join(SUFFIXES)}.")],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The file to write, in the same format.")],
+    source_language: From = None,
+    target_language: To = None,
     document_format: Annotated[
         str | None,
         typer.Option(
@@ -114,6 +116,8 @@ def translate_file(
         device=device,
         precision=decoding_precision(precision),
         report=say,
+        source=source_language,
+        target=target_language,
         **decoding,
     )
     translated = translate_document(

@@ -37,7 +37,8 @@ def import_(
         typer.Argument(
             metavar="MODEL",
             help="The other program's model folder; for Marian also its decoder.yml or .npz. Or a model of the Hugging "
-            "Face hub, which is downloaded: opus-mt-en-de, OWNER/MODEL, with @REVISION if not the newest.",
+            "Face hub, which is downloaded: opus-mt-en-de, nllb-200-distilled-600M, OWNER/MODEL, with "
+            "@REVISION if not the newest.",
         ),
     ],
     out: Annotated[
@@ -47,7 +48,7 @@ def import_(
         str,
         typer.Option(
             "--from",
-            help="huggingface (MarianMTModel, OPUS-MT) or marian.",
+            help="huggingface (OPUS-MT, M2M100, NLLB, SMaLL-100, mBART-50) or marian.",
             autocompletion=one_of("huggingface", "marian"),
         ),
     ] = "huggingface",

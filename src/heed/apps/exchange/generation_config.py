@@ -11,11 +11,13 @@ from heed.apps.exchange.parts import not_neutral
 from heed.config import validated
 from heed.decoding.settings import DecodingSettings
 from heed.model_folder import ModelCard
+from heed.text.languages import Languages
 from heed.text.tokenizer import SpecialIds
 
 MAX_POSITIONS = 1024  # for which a folder that we write has encodings
 # The max_length of OPUS-MT's folders and of ours: a guard rather than a wish, since max_extra_tokens is a tighter one.
 USUAL_MAX_LENGTH = 512
+LENGTH_OF_LANGUAGES = 200  # that of M2M100, NLLB and mBART-50
 # What else changes the outputs of `generate`, with the values that change nothing; None changes nothing either.
 NOT_IN_HEED: dict[str, tuple[Any, ...]] = {
     "do_sample": (False,),
@@ -96,6 +98,19 @@ def search_settings(generation: Mapping[str, Any]) -> dict[str, Any]:
     if most is not None and not _is_guard(most):
         settings |= {"max_tokens": most, "max_extra_tokens": 10_000}
     return settings
+
+
+def search_of_languages(generation: Mapping[str, Any], languages: Languages | None) -> Mapping[str, Any]:
+    """Those settings of a model of several languages that are not about these: Heed forces the target's by itself.
+
+    Their usual max_length cuts long outputs off; it becomes a limit that grows with the source.
+    """
+    if languages is None:
+        return generation
+    kept = {name: value for name, value in generation.items() if name != "forced_bos_token_id"}
+    if kept.get("max_length") == LENGTH_OF_LANGUAGES:
+        del kept["max_length"]
+    return kept
 
 
 def _limit(given: Mapping[str, Any], kind: str) -> Any:

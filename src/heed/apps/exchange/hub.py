@@ -10,16 +10,29 @@ from pathlib import Path
 from typing import Any
 
 from heed.errors import HeedError
+from heed.runtime.json_files import json_object
 
-OPUS_MT = "Helsinki-NLP"  # whose models may be named without it
+# Owners whose models may be named without them, by how the names begin.
+OWNERS = {
+    "opus-mt": "Helsinki-NLP/opus-mt",
+    "nllb-200-": "facebook/nllb-200-",
+    "m2m100_": "facebook/m2m100_",
+    "mbart-large-50": "facebook/mbart-large-50",
+    "small-100": "alirezamsh/small100",
+    "small100": "alirezamsh/small100",
+}
 NAME = re.compile(
     r"(?:(?P<owner>\w[\w.-]{0,95})/)?(?P<model>\w[\w.-]{0,95})(?:@(?P<revision>\w[\w./-]{0,199}))?", re.ASCII
 )
-# The first file of WEIGHTS that a model has, and those of the others that it has, are all that an import reads.
-WEIGHTS = ("model.safetensors", "pytorch_model.bin")
+# The first file of WEIGHTS that a model has, with its parts, and those of the others are all that an import reads.
+INDEX = ".index.json"  # of weights in parts
+WEIGHTS = ("model.safetensors", f"model.safetensors{INDEX}", "pytorch_model.bin", f"pytorch_model.bin{INDEX}")
+PART = re.compile("(?:model|pytorch_model)-[0-9]{5}-of-[0-9]{5}[.](?:safetensors|bin)")
+MAX_INDEX_BYTES = 2**22
 OTHERS = (
     *("config.json", "generation_config.json", "tokenizer_config.json", "tokenizer.json"),
     *("source.spm", "target.spm", "vocab.json", "target_vocab.json", "README.md"),
+    *("sentencepiece.bpe.model", "added_tokens.json", "tokenization_small100.py"),  # of the last its name says enough
 )
 
 
@@ -60,11 +73,17 @@ class HubFile:
 
 
 def hub_model(text: str) -> HubModel | None:
-    """What `text` names on the hub: OWNER/MODEL or opus-mt-…, with @REVISION behind it. None if it is no such name."""
+    """What `text` names on the hub: OWNER/MODEL or a MODEL of OWNERS, with @REVISION behind it. None if it is none."""
     match = NAME.fullmatch(text)
-    if match is None or ".." in text or not (match["owner"] or match["model"].startswith("opus-mt")):
+    if match is None or ".." in text:
         return None
-    return HubModel(f"{match['owner'] or OPUS_MT}/{match['model']}", match["revision"] or "main")
+    repository = f"{match['owner']}/{match['model']}"
+    if not match["owner"]:
+        begin = next((begin for begin in OWNERS if match["model"].startswith(begin)), None)
+        if begin is None:
+            return None
+        repository = OWNERS[begin] + match["model"].removeprefix(begin)
+    return HubModel(repository, match["revision"] or "main")
 
 
 def fetch(model: HubModel, *, report: Callable[[str], None]) -> Path:
@@ -144,9 +163,11 @@ def _from_cache(model: HubModel, report: Callable[[str], None]) -> Path:
     from huggingface_hub import try_to_load_from_cache
 
     paths = {}
-    for name in (*OTHERS, *WEIGHTS):
+    names = [*OTHERS, *WEIGHTS]
+    for name in names:
         if isinstance(path := try_to_load_from_cache(model.repository, name, revision=model.revision), str):
             paths[name] = Path(path)
+            names += _parts(paths[name]) if name.endswith(INDEX) else []
     if "config.json" not in paths or not paths.keys() & set(WEIGHTS):
         raise HeedError(f"{model}: not fetched yet, and HF_HUB_OFFLINE is set; unset it once.")
     for name, path in paths.items():
@@ -162,7 +183,16 @@ def _wanted(files: dict[str, HubFile], model: HubModel) -> list[str]:
     weights = next((name for name in WEIGHTS if name in files), None)
     if weights is None or "config.json" not in files:
         raise HeedError(
-            f"{model}: has no config.json with {' or '.join(WEIGHTS)}; Heed imports MarianMTModel, such as OPUS-MT's "
-            "models."
+            f"{model}: has no config.json with {WEIGHTS[0]} or {WEIGHTS[2]}, whole or in parts; Heed imports "
+            "MarianMTModel, such as OPUS-MT's models, M2M100, NLLB and mBART-50."
         )
-    return [*(name for name in OTHERS if name in files), weights]
+    stem = weights.removesuffix(INDEX).partition(".")[0]
+    parts = [name for name in files if PART.fullmatch(name) and name.startswith(f"{stem}-")]
+    return [*(name for name in OTHERS if name in files), *(sorted(parts) if weights.endswith(INDEX) else []), weights]
+
+
+def _parts(index: Path) -> list[str]:
+    """The files that an index lists."""
+    listed = json_object(index, MAX_INDEX_BYTES).get("weight_map")
+    names = set(listed.values()) if isinstance(listed, dict) else set()
+    return sorted(name for name in names if isinstance(name, str) and PART.fullmatch(name))

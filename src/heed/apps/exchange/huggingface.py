@@ -14,15 +14,18 @@ import torch
 from torch import Tensor
 
 from heed.apps.exchange.generation_config import (
+    LENGTH_OF_LANGUAGES,
     MAX_POSITIONS,
     NOT_IN_HEED,
     OTHER_SETTINGS,
     generation_config,
     other_settings,
     says_otherwise,
+    search_of_languages,
     search_settings,
 )
 from heed.apps.exchange.guarded_weights import weights_of
+from heed.apps.exchange.many_languages import vocabularies
 from heed.apps.exchange.parts import (
     IN_ALL_FORMATS,
     Parts,
@@ -38,7 +41,7 @@ from heed.apps.exchange.parts import (
     reorder_channels,
 )
 from heed.apps.exchange.samples import compare_logits, logits_of, ranking_note
-from heed.apps.exchange.tokenizers import hugging_face_tokenizer, write_hugging_face_tokenizer
+from heed.apps.exchange.tokenizers import check_special, hugging_face_tokenizer, write_hugging_face_tokenizer
 from heed.config import shown, validated
 from heed.decoding.settings import DecodingSettings
 from heed.errors import HeedError
@@ -57,7 +60,9 @@ from heed.model_folder import (
 )
 from heed.runtime.json_files import json_object, write_json
 from heed.runtime.manifest import sha256_of
+from heed.text.languages import SEVERAL, Languages
 from heed.text.tokenizer import SpecialIds
+from heed.text.tokenizer_kinds import AnyTokenizer
 
 MAX_CONFIG_BYTES = 2**22
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "swish", "silu": "swish"}  # their names → ours
@@ -73,7 +78,17 @@ LAYER_NAMES = {
     "feed_forward.outer": "fc2",
     "feed_forward_norm": "final_layer_norm",
 }
+NORMS = {"layer_norm": "_norm", "layernorm_embedding": "_embedding_norm"}  # of a stack → what its name, or side's, has
+N_UNUSED_POSITIONS = 2  # the first rows of a table of learned positions
 ATTENTION_BIASES = tuple(f"{part}.bias" for part in ("q", "k", "v", "out"))
+
+
+# The networks of their model types, beside what config.json says.
+NETWORKS: dict[str, dict[str, Any]] = {
+    "marian": {"positions": "sinusoid-halves"},
+    "m2m_100": {"norm": "pre", "positions": "sinusoid-t2t", "first_position": 2},
+    "mbart": {"norm": "pre", "positions": "learned", "embedding_norm": True},
+}
 
 
 def export(model: ModelFolder, out: Path, *, report: Callable[[str], None]) -> None:
@@ -195,20 +210,21 @@ def _check_export(model: ModelFolder, out: Path, report: Callable[[str], None]) 
 
 
 def load(path: Path, *, report: Callable[[str], None]) -> ModelFolder:
-    """The model in a folder of Hugging Face's MarianMTModel; nothing in it is executed.
+    """The model in a folder of Hugging Face's, of a type in NETWORKS; nothing in it is executed.
 
     report: of settings of its search that Heed lacks. HeedError names what is missing, damaged, or cannot be expressed.
     """
     config = _json(path / "config.json")
-    if config.get("model_type") != "marian":
+    if config.get("model_type") not in NETWORKS:
         raise HeedError(
-            f"{path / 'config.json'}: model_type is {shown(config.get('model_type'))}; Heed imports marian alone."
+            f"{path / 'config.json'}: model_type is {shown(config.get('model_type'))}; Heed imports "
+            f"{', '.join(NETWORKS)}."
         )
     theirs = weights_of(path)
     special, own = _special(config, path), config.get("heed")
     ours: dict[str, Any] = own if isinstance(own, dict) else {}
     share = _share(config, path)
-    parts = _our_parts(theirs, share, path)
+    parts = _our_parts(theirs, share, path, learned=NETWORKS[config["model_type"]]["positions"] == "learned")
     arch = _architecture(config, parts, share, path)
     if "architecture" in ours:
         arch = _own_architecture(ours["architecture"], arch, path)
@@ -221,8 +237,15 @@ def load(path: Path, *, report: Callable[[str], None]) -> ModelFolder:
         if table.dim() != 2:  # check_parts, which knows all shapes, needs the tokenizer first
             raise HeedError(f"{path}: {name} has shape {tuple(table.shape)}, expected two dimensions.")
     n_rows = [len(table) for table in tables.values()]
-    tokenizer = hugging_face_tokenizer(path, special, n_src_rows=n_rows[0], n_tgt_rows=n_rows[-1])
-    model_config = ModelConfig.of(arch, tokenizer, _card(ours, config, path, special=tokenizer.special, report=report))
+    tokenizer: AnyTokenizer
+    if config["model_type"] == "marian":
+        tokenizer = hugging_face_tokenizer(path, special, n_src_rows=n_rows[0], n_tgt_rows=n_rows[-1])
+        card = _card(ours, config, path, special=tokenizer.special, report=report)
+    else:
+        tokenizer, _, languages = vocabularies(path, config, n_rows=n_rows[0])
+        check_special(path, special, tokenizer)
+        card = _card(ours, config, path, special=tokenizer.special, report=report, languages=languages)
+    model_config = ModelConfig.of(arch, tokenizer, card)
     check_parts(parts, model_config, where=path)
     if arch.positions == "sinusoid":
         parts = reorder_channels(parts, interleaving(arch.d_model))
@@ -256,8 +279,8 @@ def _share(config: Mapping[str, Any], path: Path) -> str:
     return "tgt" if _flag(config, "tie_word_embeddings", path, default=True) else "none"
 
 
-def _our_parts(theirs: dict[str, Tensor], share: str, path: Path) -> Parts:
-    """Their weights under our names, with all biases."""
+def _our_parts(theirs: dict[str, Tensor], share: str, path: Path, *, learned: bool) -> Parts:
+    """Their weights under our names, with all biases. learned: whether positions are."""
     # Weights leave `left` as they are used, so that what remains is known.
     parts, left = Parts(), dict(theirs)
 
@@ -289,13 +312,20 @@ def _our_parts(theirs: dict[str, Tensor], share: str, path: Path) -> Parts:
     ours_of = {theirs_name: ours for ours, theirs_name in LAYER_NAMES.items()}
     for name, tensor in left.items():
         words = name.split(".")
-        if words[-2:] == ["embed_positions", "weight"] or name == shared:  # made anew; not used where nothing is shared
+        side = {"encoder": "src", "decoder": "tgt"}.get(words[1] if len(words) == 4 else "")
+        if side and words[2] == "embed_positions" and learned:
+            parts[f"{side}_positions.weight"] = tensor[N_UNUSED_POSITIONS:]
+            continue
+        if "embed_positions" in words[2:3] or name == shared:  # made anew; not used where nothing is shared
+            continue
+        if side and words[2] in NORMS:
+            parts[f"{side if words[2] == 'layernorm_embedding' else words[1]}{NORMS[words[2]]}.{words[3]}"] = tensor
             continue
         if len(words) < 6 or words[0] != "model" or words[1] not in STACKS or words[2] != "layers":
-            raise HeedError(f"{path}: MarianMTModel has no weight {shown(name)}.")
+            raise HeedError(f"{path}: a model of this type has no weight {shown(name)}.")
         _, stack, _, layer, *part, kind = words
         if ".".join(part) not in ours_of:
-            raise HeedError(f"{path}: MarianMTModel has no weight {shown(name)}.")
+            raise HeedError(f"{path}: a model of this type has no weight {shown(name)}.")
         parts[f"{stack}.{layer}.{ours_of['.'.join(part)]}.{kind}"] = tensor
     return parts
 
@@ -328,8 +358,10 @@ def _architecture(config: Mapping[str, Any], parts: Parts, share: str, path: Pat
         "attention_bias": any(bool(parts[name].any()) for name in parts if name.endswith(ATTENTION_BIASES)),
         "output_bias": bool(parts["output.bias"].any()),
         "share": share,
-        "positions": "sinusoid-halves",
+        **NETWORKS[config["model_type"]],
     }
+    if values["positions"] == "learned":
+        values["max_positions"] = config.get("max_position_embeddings")
     if values["n_decoder_layers"] == values["n_layers"]:
         del values["n_decoder_layers"]
     return validated(Architecture, values, where=where)
@@ -358,6 +390,7 @@ def _card(
     *,
     special: SpecialIds,
     report: Callable[[str], None],
+    languages: Languages | None = None,
 ) -> ModelCard:
     """The card that Heed wrote, or what the folder says of languages and search.
 
@@ -378,8 +411,11 @@ def _card(
             return replace(written, parsing={})
 
     # The search: settings that Heed has, and those that it lacks.
+    forced, generation = generation.get("forced_bos_token_id"), search_of_languages(generation, languages)
     decoding = validated(
-        DecodingSettings, search_settings(generation), where=f"{path}: its search (num_beams, length_penalty, limits)"
+        DecodingSettings,
+        ({} if languages is None else {"max_extra_tokens": LENGTH_OF_LANGUAGES}) | search_settings(generation),
+        where=f"{path}: its search (num_beams, length_penalty, limits)",
     )
     others = other_settings(generation, special)
     if missing := not_neutral(others, NOT_IN_HEED):
@@ -388,7 +424,10 @@ def _card(
     # The rest of the card.
     tokenizer = _json(file) if (file := path / "tokenizer_config.json").is_file() else {}
     src, tgt = (str(tokenizer.get(f"{side}_lang") or side) for side in UNKNOWN_LANGUAGES)
+    if languages is not None:  # of a model for one target language, generate's settings say which
+        src, tgt = SEVERAL, next((code for code, i in languages.ids.items() if i == forced), SEVERAL)
     card = written or ModelCard(src, tgt)
+    card = card if languages is None else replace(card, languages=languages.model_dump())
     trained_on = {name: value for name, value in card.trained_on.items() if name != OTHER_SETTINGS}
     if not (written and has_our_weights):
         trained_on[IMPORTED_FROM] = "Hugging Face"

@@ -122,13 +122,18 @@ def hugging_face_tokenizer(folder: Path, special: SpecialIds, *, n_src_rows: int
             ) from None
     else:
         raise HeedError(f"{folder}: holds neither source.spm, as an OPUS-MT model does, nor tokenizer.json.")
+    check_special(folder, special, tokenizer)
+    return tokenizer
+
+
+def check_special(folder: Path, special: SpecialIds, tokenizer: AnyTokenizer) -> None:
+    """HeedError if config.json, which `special` is of, and the tokenizer differ."""
     own = tokenizer.special
     if (own.pad, own.bos, own.eos) != (special.pad, special.bos, special.eos):
         raise HeedError(
             f"{folder}: config.json has pad, start and eos {special.pad}, {special.bos}, {special.eos}; its tokenizer "
             f"{own.pad}, {own.bos}, {own.eos}."
         )
-    return tokenizer
 
 
 def _check_added_tokens(folder: Path, tokenizer: SentencePieceTokenizer) -> None:

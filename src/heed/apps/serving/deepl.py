@@ -24,7 +24,6 @@ from heed.apps.serving.documents import DocumentFields, translate_file, translat
 from heed.apps.serving.faults import Fault
 from heed.apps.serving.fields import GLOSSARY_ID, Code, Fields, Keep, Target, Text, Texts, Upload
 from heed.apps.serving.files import StoredFile, kind_of_file, name_of_translation, send_file
-from heed.apps.serving.languages import NAMES, known_code, language_name
 from heed.apps.serving.requests import check_bytes, deepl_languages
 from heed.apps.serving.service import Service
 from heed.apps.serving.specification import (
@@ -41,6 +40,7 @@ from heed.apps.serving.specification import (
     record,
 )
 from heed.errors import HeedError
+from heed.text.languages import language_name
 
 UPLOAD_PATH = "/v2/document"
 # A client must not ask for English or Portuguese alone as a target.
@@ -327,4 +327,7 @@ def _open_document(request: Request, service: Service, key: str) -> tuple[Stored
 
 def _entry(code: str) -> dict[str, Any]:
     region = {"EN-GB": " (British)", "EN-US": " (American)", "PT-BR": " (Brazilian)", "PT-PT": " (European)"}
-    return {"language": code, "name": language_name(known_code(code, NAMES)) + region.get(code, "")}
+    return {
+        "language": code,
+        "name": language_name(code.partition("-")[0] if code in region else code) + region.get(code, ""),
+    }

@@ -28,7 +28,8 @@ from heed.backends.choice import search_backend
 from heed.decoding.beam import Hypothesis
 from heed.decoding.parallel import MAX_SEARCHES
 from heed.decoding.stream import PIECE_TOKENS
-from heed.decoding.translator import Translation, Translator
+from heed.decoding.translation import Translation
+from heed.decoding.translator import Translator
 from heed.errors import HeedError
 
 SHORT = 2000  # characters that are split and encoded in a millisecond

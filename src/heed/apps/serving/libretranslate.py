@@ -12,7 +12,6 @@ from heed.apps.serving.documents import DocumentFields, translate_file, translat
 from heed.apps.serving.faults import Fault
 from heed.apps.serving.fields import Alternatives, Fields, Keep, Key, Source, Target, Text, Texts, Upload
 from heed.apps.serving.files import kind_of_file, name_of_translation, send_file
-from heed.apps.serving.languages import language_name
 from heed.apps.serving.requests import check_size, known_languages
 from heed.apps.serving.service import Service
 from heed.apps.serving.specification import (
@@ -27,6 +26,7 @@ from heed.apps.serving.specification import (
     list_of,
     record,
 )
+from heed.text.languages import language_name
 
 DEEPLX = {"text": "q", "source_lang": "source", "target_lang": "target"}  # what its clients call these fields
 UPLOAD_PATH = "/translate_file"

@@ -11,7 +11,7 @@ import numpy as np
 
 from heed.apps.serving.metrics import Metrics
 from heed.decoding.beam import Hypothesis
-from heed.decoding.translator import Translation
+from heed.decoding.translation import Translation
 from heed.text.prefix import Prefix
 
 QUEUE_TOKENS = 64  # average number of tokens allowed for a queued sentence

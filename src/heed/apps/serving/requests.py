@@ -17,11 +17,11 @@ from starlette.routing import Route
 from heed.apps.serving.faults import DEEPL_PATHS, Fault
 from heed.apps.serving.fields import File, check_text, read
 from heed.apps.serving.files import with_plain_filename
-from heed.apps.serving.languages import known_code
 from heed.apps.serving.request_queue import QueueFull, Rejected, SearchFailed, TooLong
 from heed.apps.serving.service import Service
 from heed.apps.serving.specification import Operation
 from heed.errors import HeedError
+from heed.text.languages import known_code
 
 MAX_FIELDS = 1000  # of a multipart form
 MAX_PAIRS = 20_000  # of a form in one text, which is read in milliseconds

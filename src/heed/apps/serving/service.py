@@ -23,14 +23,14 @@ from heed.apps.serving.doors import Doors
 from heed.apps.serving.engine import Engine, off_event_loop
 from heed.apps.serving.files import FileStore
 from heed.apps.serving.glossaries import GlossaryStore
-from heed.apps.serving.languages import language_name
 from heed.apps.serving.metrics import Metrics
 from heed.apps.serving.request_queue import QueueFull, TooLate
-from heed.decoding.translator import Translation, without_blank
+from heed.decoding.translation import Translation, without_blank
 from heed.errors import HeedError
 from heed.text.alignment import Link
 from heed.text.alignment import Translated as Aligned
 from heed.text.language_detection import LanguageDetector
+from heed.text.languages import language_name
 from heed.text.line_rules import is_blank
 
 WARM_UP = "Hello."

@@ -16,7 +16,6 @@ from heed.apps.documents.formats.plain_text import TextDraft, write_text
 from heed.apps.documents.text.translation import LINE_ENDS_AS_SPACES
 from heed.apps.serving.faults import Fault
 from heed.apps.serving.fields import Alternatives, Code, Fields, Keep, Key, MayBeEmpty, Text, Texts, as_list
-from heed.apps.serving.languages import known_code
 from heed.apps.serving.requests import as_fault, check_pair, check_size, is_auto
 from heed.apps.serving.service import Service
 from heed.apps.serving.specification import (
@@ -32,6 +31,7 @@ from heed.apps.serving.specification import (
 )
 from heed.apps.visualization.trace import VIEWS, View, trace
 from heed.decoding.translator import Translator
+from heed.text.languages import known_code
 
 MAX_ATTENTION_CHARS = 600  # the weights grow with the square of the length
 MAX_WEIGHTS = 2_000_000  # of an answer: some 14 MB of JSON

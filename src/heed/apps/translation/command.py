@@ -13,7 +13,9 @@ from heed.apps.cli.options import (
     JSON,
     PENALTY,
     Device,
+    From,
     PrecisionOption,
+    To,
     Tokenize,
     check_options,
     decoding_precision,
@@ -40,7 +42,7 @@ from heed.decoding.settings import DecodingOptions, DecodingSettings
 from heed.errors import HeedError
 
 if TYPE_CHECKING:
-    from heed.decoding.translator import Translation
+    from heed.decoding.translation import Translation
     from heed.runs.tasks.evaluation import Evaluation
     from heed.runtime.device import DecodingPrecisionChoice
     from heed.text.tokenizer_kinds import AnyTokenizer
@@ -90,7 +92,7 @@ LOADED_RULES = (
 )
 EVALUATE_RULES = (
     Rule(
-        (*DecodingSettings.model_fields, "device", "precision"),
+        (*DecodingSettings.model_fields, "device", "precision", "source", "target"),
         "{hyp} is translated already: leave out {these}, which {says|say} how a model translates.",
         beside="hyp",
     ),
@@ -102,6 +104,8 @@ EVALUATE_RULES = (
 def translate(
     models: Models,
     decoding: DecodingOptions,
+    source: From = None,
+    target: To = None,
     prefix: Annotated[
         str, typer.Option(help="Every translation begins with this text, which may end within a word.")
     ] = "",
@@ -195,6 +199,8 @@ def translate(
         device=device,
         precision=decoding_precision(precision),
         report=say,
+        source=source,
+        target=target,
         **decoding,
     )
     check_options(LOADED_RULES, n_best=n_best, beam_size=translator.settings.beam_size)
@@ -266,6 +272,8 @@ def score(
     models: Models,
     src: Annotated[Path, typer.Option(help="Source lines.")],
     tgt: Annotated[Path, typer.Option(help="Target lines.")],
+    source: From = None,
+    target: To = None,
     tokens: Annotated[
         bool,
         typer.Option(
@@ -290,6 +298,8 @@ def score(
         device=device,
         precision=decoding_precision(precision),
         report=say,
+        source=source,
+        target=target,
         **decoding,
     )
     settings = translator.settings
@@ -301,14 +311,15 @@ def score(
         else [tokenizer.tokens(ids) for ids in tokenizer.encode_targets(targets)]
     )
     of_targets = translator.log_probs(sources, segmented)
-    for number, (target, of_target, log_probs) in enumerate(zip(targets, segmented, of_targets, strict=True), start=1):
-        if not tokens and tokenizer.symbols and target.strip() and len(log_probs) == 1:  # eos alone
+    for number, (line, of_target, log_probs) in enumerate(zip(targets, segmented, of_targets, strict=True), start=1):
+        if not tokens and tokenizer.symbols and line.strip() and len(log_probs) == 1:  # eos alone
             raise HeedError(f"{tgt}, line {number:,}: a symbol that the model's vocabulary lacks.")
         total = sum(log_probs)
-        value = total / penalty(len(log_probs), settings.length_penalty, settings.length_penalty_form)
+        length = len(log_probs) + translator.direction.forced.end  # a language that is given counts
+        value = total / penalty(length, settings.length_penalty, settings.length_penalty_form)
         if as_json:
             record = {
-                "target": target,
+                "target": line,
                 "tokens": of_target,
                 "log_prob": total,
                 "score": value,
@@ -336,6 +347,8 @@ def evaluate(
     models: Annotated[list[Path] | None, typer.Argument(metavar="MODEL", help=MODELS_HELP)] = None,
     src: Annotated[Path | None, typer.Option(help="Source lines.")] = None,
     hyp: Annotated[Path | None, typer.Option(help="Translations to score, instead of a model's.")] = None,
+    source: From = None,
+    target: To = None,
     tokenize: Tokenize = "auto",
     *,
     decoding: DecodingOptions,
@@ -357,7 +370,7 @@ def evaluate(
     if bool(models) == (hyp is not None) or bool(models) != (src is not None):
         raise HeedError("give either model folders and --src, or --hyp.")
     how = None if precision == "auto" else precision
-    check_options(EVALUATE_RULES, **decoding, hyp=hyp, device=device, precision=how)
+    check_options(EVALUATE_RULES, **decoding, hyp=hyp, device=device, precision=how, source=source, target=target)
     # Translations from a file need no model.
     if hyp is not None:
         (texts, references), *more = (read_sides((hyp, path)) for path in ref)
@@ -380,7 +393,15 @@ def evaluate(
         from heed.api import evaluate as evaluated
         from heed.decoding.translator import Translator
 
-        translator = Translator.load(*models, device=device, precision=precision, report=report, **decoding)
+        translator = Translator.load(
+            *models,
+            device=device,
+            precision=precision,
+            report=report,
+            source=source,
+            target=target,
+            **decoding,
+        )
         exchanged = (language_of(ref[0]), language_of(src))
         if exchanged == translator.languages and exchanged[0] != exchanged[1]:
             report(f"{src} is in {exchanged[1]} by its name, the model's target; should --src and --ref be exchanged?")

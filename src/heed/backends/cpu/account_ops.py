@@ -123,6 +123,7 @@ def prefix_structures(prefixes: LivePrefixes) -> dict[str, Any]:
         key: structure(
             "Prefix",
             end=prefix.end,
+            n_given=prefix.n_given,
             **addresses(
                 "search_steps",
                 begins=(prefix.begins, (prefix.end + 1,), np.int64),

@@ -115,11 +115,11 @@ struct EndingRules {
 
 // What a target must begin with, as text/prefix.py describes it. In states below `end` the ids that may follow are
 // ids[begins[state]] to ids[begins[state + 1]], ascending; nexts: the states that they lead to; needed, by state: the
-// fewest ids that lead to the end.
+// fewest ids that lead to the end. The first n_given are given: their probability is 1.
 struct Prefix {
     const int64_t* begins;
     const int32_t *ids, *nexts, *needed;
-    int64_t end;
+    int64_t end, n_given;
 };
 
 // What a search needs besides a Step. prefixes (n_sentences), or null where no sentence has one; states (n_sentences,

@@ -86,6 +86,10 @@ static bool extend_sentence(const Search& search, const Beams& beams, int64_t s,
         const int64_t index = memory.indices[size_t(s * k + c)];
         memory.parents[size_t(c)] = index / search.output.d_out;
         memory.ids[size_t(c)] = index % search.output.d_out;
+        double& value = memory.values[size_t(s * k + c)];
+        const int64_t row = s * beam + memory.parents[size_t(c)];
+        if (search.prefixes && value > -INFINITY && search.states[row] < search.prefixes[s].n_given)
+            value = account.log_probs[row];
     }
     SentenceAccount sentence{account, search.rules, s};
     const bool over = sentence.extend(memory.values.data() + s * k, memory.parents.data(), memory.ids.data(), k,

@@ -1,0 +1,169 @@
+"""Models of several languages in Hugging Face's form: M2M100, NLLB-200, SMaLL-100, mBART-50.
+
+fairseq trained them. Its ids are those of SentencePiece shifted by one, or of a table; languages follow the pieces, and
+words that were made up fill the embedding's rows.
+"""
+
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from heed.config import shown, validated
+from heed.errors import HeedError
+from heed.runtime.json_files import json_object
+from heed.text.languages import Languages, short_codes
+from heed.text.piece_table import read_table
+from heed.text.sentencepiece import EOS, PAD, UNK, SentencePieceTokenizer, Vocabulary
+from heed.text.sentencepiece_model import CONTROL, NORMAL, UNKNOWN, SentencePieceModel
+from heed.text.tokenizer import SpecialIds
+from heed.text.tokenizer_file import read_tokenizer_file
+
+BOS = "<s>"
+MODEL_FILE = "sentencepiece.bpe.model"
+SPECIAL = SpecialIds(pad=1, bos=2, eos=2, unk=3)
+SPECIAL_PIECES = [BOS, PAD, EOS, UNK]  # ids 0 to 3
+OF_SENTENCEPIECE = [UNK, BOS, EOS]  # its ids 0 to 2
+MOST_SPARE_ROWS = 128  # of the embedding behind the languages: a mask, made-up words, padding
+MAX_TABLE_BYTES = 2**24
+FLORES = re.compile("[a-z]{3}_[A-Z][a-z]{3}")
+LISTS: dict[str, list[str]] = {
+    name: codes.split()
+    for name, codes in tomllib.loads(Path(__file__).with_name("languages.toml").read_text("utf-8")).items()
+}
+# The class of a tokenizer → the list of its languages.
+CLASSES = {"nllb": "nllb200", "mbart50": "mbart50", "m2m100": "m2m100", "small100": "m2m100"}
+
+
+class Vocabularies(NamedTuple):
+    """The tokenizer of such a model, and its languages by the tokens that stand for them."""
+
+    tokenizer: SentencePieceTokenizer
+    tokens: dict[str, int]
+    languages: Languages
+
+
+def vocabularies(folder: Path, config: Mapping[str, Any], *, n_rows: int) -> Vocabularies:
+    """Those of a folder. n_rows: of the embedding. HeedError names what is missing, or does not fit together."""
+    settings = _optional(folder / "tokenizer_config.json")
+    name = _list_of(folder, config, settings)
+    model = _model(folder)
+    if (folder / "vocab.json").is_file():
+        pieces = read_table(folder / "vocab.json")
+    else:
+        if model.pieces[:3] != OF_SENTENCEPIECE:
+            raise HeedError(
+                f"{folder}: its SentencePiece model begins with {_listed(model.pieces[:3])}, expected "
+                f"{_listed(OF_SENTENCEPIECE)}."
+            )
+        pieces = [*SPECIAL_PIECES, *model.pieces[3:]]
+    if pieces[:4] != SPECIAL_PIECES:
+        raise HeedError(f"{folder}: its first ids are {_listed(pieces[:4])}, expected {' '.join(SPECIAL_PIECES)}.")
+
+    # Languages follow the pieces, unless a file gives their ids. No text spells them, or what the embedding has behind.
+    codes = LISTS[name]
+    form = "__{}__" if (folder / "vocab.json").is_file() else "{}"
+    tokens = {form.format(code): len(pieces) + i for i, code in enumerate(codes)}
+    given = _given_ids(folder, settings)
+    tokens = {token: given.get(token, i) for token, i in tokens.items()}
+    tokens |= {token: i for token, i in given.items() if FLORES.fullmatch(token) and token not in tokens}
+    last = max(tokens.values())
+    if len(set(tokens.values())) < len(tokens) or min(tokens.values()) < len(pieces):
+        raise HeedError(f"{folder}: two tokens have one id; its files are not of one model.")
+    if not last < n_rows <= last + MOST_SPARE_ROWS:
+        raise HeedError(
+            f"{folder}: {len(pieces):,} pieces and {len(tokens)} languages end at id {last:,}, but the embedding has "
+            f"{n_rows:,} rows; its tokenizer is another model's."
+        )
+    vocabulary = validated(
+        Vocabulary, {"model": model, "pieces": [*pieces, *[None] * (n_rows - len(pieces))]}, where=str(folder)
+    )
+
+    # Heed names them by shorter codes: mBART's regions say nothing.
+    plain = {token.strip("_") if name != "mbart50" else token.partition("_")[0]: i for token, i in tokens.items()}
+    ids = {short: plain[code] for short, code in short_codes(plain).items()}
+    of_target = _is_small100(folder, config, settings)
+    languages = Languages(ids=ids, source="target" if of_target else "source", is_forced=not of_target)
+    return Vocabularies(SentencePieceTokenizer(vocabulary, vocabulary, SPECIAL), tokens, languages)
+
+
+def _list_of(folder: Path, config: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
+    """The name of the list of the model's languages. HeedError for a tokenizer that is none of these models'."""
+    if isinstance(found := settings.get("language_codes"), str) and found in LISTS:
+        return found
+    kind = str(settings.get("tokenizer_class") or config.get("tokenizer_class") or "").lower()
+    kind = kind.removesuffix("fast").removesuffix("tokenizer")
+    if not kind or kind == "pretrained":  # not said
+        of_m2m100 = "m2m100" if (folder / "vocab.json").is_file() else "nllb"
+        kind = of_m2m100 if config.get("model_type") == "m2m_100" else "mbart50"
+    if kind not in CLASSES:
+        raise HeedError(
+            f"{folder / 'tokenizer_config.json'}: tokenizer_class is {shown(settings.get('tokenizer_class'))}; of "
+            "models of several languages, Heed imports those of M2M100, NLLB, SMaLL-100 and mBART-50."
+        )
+    return CLASSES[kind]
+
+
+def _is_small100(folder: Path, config: Mapping[str, Any], settings: Mapping[str, Any]) -> bool:
+    """Whether the source says the target language. Its network is M2M100's; only names tell."""
+    names = (settings.get("tokenizer_class"), settings.get("auto_map"), config.get("_name_or_path"))
+    has_code = (folder / "tokenization_small100.py").is_file()
+    return has_code or any("small100" in str(name).lower().replace("-", "") for name in names)
+
+
+def _given_ids(folder: Path, settings: Mapping[str, Any]) -> dict[str, int]:
+    """The ids that files give to tokens that are cut out of a text."""
+    found: dict[Any, Any] = dict(_optional(folder / "added_tokens.json"))
+    listed = settings.get("added_tokens_decoder")
+    for i, token in (listed if isinstance(listed, dict) else {}).items():
+        if isinstance(token, dict) and str(i).isascii() and str(i).isdigit():
+            found[token.get("content")] = int(i)
+    if (folder / "tokenizer.json").is_file():
+        file = read_tokenizer_file(folder / "tokenizer.json")
+        added = file.get("added_tokens") if isinstance(file, dict) else None
+        for token in added if isinstance(added, list) else []:
+            if isinstance(token, dict):
+                found[token.get("content")] = token.get("id")
+    return {token: i for token, i in found.items() if isinstance(token, str) and type(i) is int}
+
+
+def _model(folder: Path) -> SentencePieceModel:
+    """The SentencePiece model, or the one that tokenizer.json was made from. HeedError if neither is there."""
+    if (folder / MODEL_FILE).is_file():
+        return SentencePieceModel.read(folder / MODEL_FILE)
+    path = folder / "tokenizer.json"
+    if not path.is_file():
+        raise HeedError(f"{folder}: holds neither {MODEL_FILE} nor tokenizer.json; download the whole folder.")
+    file: Any = read_tokenizer_file(path)
+    try:
+        model, steps = file["model"], file["normalizer"]["normalizers"]
+        rules = next((step["precompiled_charsmap"] for step in steps if step["type"] == "Precompiled"), "")
+        added = {token["content"] for token in file["added_tokens"]}
+        if model["type"] == "BPE":  # a piece's score is the rank of what it is merged from
+            ranks: dict[str, int] = {}
+            for rank, pair in enumerate(model["merges"]):
+                ranks.setdefault("".join(pair.split(" ") if isinstance(pair, str) else pair), rank)
+            by_id = sorted(model["vocab"], key=model["vocab"].__getitem__)
+            scores = {piece: -float(ranks.get(piece, len(ranks))) for piece in by_id}
+        else:
+            scores = {piece: float(score) for piece, score in model["vocab"]}
+        pieces = [piece for piece in scores if piece not in added]
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise HeedError(f"{path}: not the tokenizer of such a model; put {MODEL_FILE} next to it.") from None
+    values = {
+        "kind": "bpe" if model["type"] == "BPE" else "unigram",
+        "normalizer": rules or "",
+        "pieces": [*OF_SENTENCEPIECE, *pieces],
+        "scores": [0.0] * len(OF_SENTENCEPIECE) + [scores[piece] for piece in pieces],
+        "types": [UNKNOWN, CONTROL, CONTROL] + [NORMAL] * len(pieces),
+    }
+    return validated(SentencePieceModel, values, where=str(path))
+
+
+def _optional(path: Path) -> dict[str, Any]:
+    return json_object(path, MAX_TABLE_BYTES) if path.is_file() else {}
+
+
+def _listed(pieces: Sequence[str | None]) -> str:
+    return " ".join(map(str, pieces))

@@ -1,0 +1,213 @@
+"""Models of several languages as Hugging Face has them: M2M100, NLLB, SMaLL-100, mBART-50, small, of random weights.
+
+Logits, ids, greedy and beam outputs with their scores are those of transformers.
+"""
+
+import io
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from tests.apps.exchange.folders import ENGLISH, imported
+from tests.apps.exchange.test_huggingface import assert_same_logits, theirs
+from tests.text.test_sentencepiece import GERMAN
+
+import heed
+from heed.apps.exchange.many_languages import LISTS
+from heed.errors import HeedError
+from heed.model_folder import load_model
+
+transformers = pytest.importorskip("transformers")
+FAMILIES = ("m2m100", "nllb", "small100", "mbart50")
+SHAPE = {
+    "d_model": 32, "encoder_layers": 2, "decoder_layers": 3, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48,
+    "encoder_attention_heads": 4, "decoder_attention_heads": 4, "scale_embedding": True, "dropout": 0.0,
+    "max_position_embeddings": 300, "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2,
+    "decoder_start_token_id": 2,
+}  # fmt: skip
+THEIR_CODES = {"nllb": ("eng_Latn", "deu_Latn"), "mbart50": ("en_XX", "de_DE")}
+
+
+def sentencepiece(kind: str) -> bytes:
+    """A model with the special pieces of fairseq's: <unk>, <s>, </s>."""
+    import sentencepiece as library
+
+    model = io.BytesIO()
+    library.SentencePieceTrainer.train(
+        sentence_iterator=iter([*ENGLISH, *GERMAN] * 3), model_writer=model, vocab_size=120, model_type=kind,
+        hard_vocab_limit=False, minloglevel=2,
+    )  # fmt: skip
+    return model.getvalue()
+
+
+def family(folder: Path, name: str) -> Path:
+    """What a download has: a tokenizer of so few pieces, all the languages, and random weights that all count."""
+    folder.mkdir()
+    (folder / "sentencepiece.bpe.model").write_bytes(sentencepiece("unigram" if name == "mbart50" else "bpe"))
+    if name in ("m2m100", "small100"):
+        from sentencepiece import SentencePieceProcessor
+
+        model = SentencePieceProcessor(str(folder / "sentencepiece.bpe.model"))
+        pieces = ["<s>", "<pad>", "</s>", "<unk>", *(model.id_to_piece(i) for i in range(3, len(model)))]
+        (folder / "vocab.json").write_text(json.dumps({piece: i for i, piece in enumerate(pieces)}), encoding="utf-8")
+        tokenizer = transformers.M2M100Tokenizer(folder / "vocab.json", folder / "sentencepiece.bpe.model")
+        n_rows = len(pieces) + len(LISTS["m2m100"]) + 8
+    elif name == "nllb":
+        tokenizer = transformers.NllbTokenizer.from_pretrained(folder, extra_special_tokens=LISTS["nllb200"])
+        n_rows = len(tokenizer) + 2
+    else:
+        tokenizer = transformers.MBart50Tokenizer.from_pretrained(folder)
+        n_rows = len(tokenizer)
+    tokenizer.save_pretrained(str(folder))
+    if name == "small100":
+        settings = json.loads((folder / "tokenizer_config.json").read_text("utf-8"))
+        settings |= {"tokenizer_class": "SMALL100Tokenizer"}
+        (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
+    if name == "mbart50":
+        kinds = transformers.MBartConfig, transformers.MBartForConditionalGeneration
+    else:
+        kinds = transformers.M2M100Config, transformers.M2M100ForConditionalGeneration
+    activation = "gelu" if name == "mbart50" else "relu"
+    model = kinds[1](kinds[0](vocab_size=n_rows, activation_function=activation, **SHAPE)).eval()
+    torch.manual_seed(5)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            spread = 0.2 if parameter.dim() == 1 else 1.5 * parameter.shape[-1] ** -0.5
+            parameter.add_(spread * torch.randn_like(parameter))
+        # Outputs that do not repeat the last id, and end.
+        model.model.shared.weight.mul_(0.35)
+        model.model.shared.weight[2].mul_(1.3)
+        model.model.decoder.layer_norm.weight.mul_(3)
+    model.generation_config = transformers.GenerationConfig(
+        num_beams=5, early_stopping=True, max_length=200, pad_token_id=1, eos_token_id=2, decoder_start_token_id=2
+    )
+    model.save_pretrained(str(folder))
+    return folder
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def both(request, tmp_path_factory) -> tuple[str, Path, Path]:
+    """A family's name, its folder, and Heed's."""
+    parent = tmp_path_factory.mktemp(request.param)
+    folder = family(parent / "theirs", request.param)
+    return request.param, folder, imported(folder, parent / "ours", "huggingface")
+
+
+def test_logits_are_the_same(both):
+    _, folder, ours = both
+    assert_same_logits(load_model(ours).model, theirs(folder))
+
+
+def languages_of(name: str) -> tuple[str, str]:
+    """English and German as the family names them."""
+    return THEIR_CODES.get(name, ("en", "de"))
+
+
+def their_sources(name: str, folder: Path, lines: list[str]) -> list[list[int]]:
+    """Ids with eos, by their tokenizer; of SMaLL-100, whose class is none of transformers', by M2M100's."""
+    kind = transformers.M2M100Tokenizer if name == "small100" else transformers.AutoTokenizer
+    tokenizer = kind.from_pretrained(str(folder))
+    tokenizer.src_lang = languages_of(name)[name == "small100"]
+    return [tokenizer(line).input_ids for line in lines]
+
+
+def test_ids_are_those_of_its_tokenizer_with_the_language_in_front(both):
+    name, folder, ours = both
+    translator = heed.load(ours, precision="fp32").between("en", "de")
+    lines = [*ENGLISH[:40], "日本 two", "spaces  within", "<s> __de__ de_DE </s>"]
+    found = [[*ids, 2] for ids in translator.source_ids(lines)]
+    expected = their_sources(name, folder, lines[:-1])
+    assert found[:-1] == expected
+    special = {0, 1, 2, *range(min(load_model(ours).card.languages["ids"].values()), len(translator.tokenizer))}
+    assert not special & set(found[-1][1:-1]), "a text that spells a language or a special symbol is text"
+
+
+@pytest.mark.parametrize("n_beams", [1, 4])
+def test_outputs_and_scores_are_those_of_generate_that_forces_the_target_language(both, n_beams):
+    name, folder, ours = both
+    forced = None if name == "small100" else load_model(ours).card.languages["ids"]["de"]
+    sources = their_sources(name, folder, ENGLISH[:24])
+    model = theirs(folder)
+    found = heed.load(ours, precision="fp32", beam_size=n_beams, max_tokens=30).translate(
+        ENGLISH[:24], source="eng", target="deu_Latn"
+    )
+    tokenizer, n_compared = load_model(ours).tokenizer, 0
+    for ids, translation in zip(sources, found, strict=True):
+        expected = model.generate(
+            torch.tensor([ids]), num_beams=n_beams, max_new_tokens=30, forced_bos_token_id=forced, max_length=None,
+            early_stopping=n_beams > 1, bad_words_ids=[[1], [3]], return_dict_in_generate=True, output_scores=True,
+            forced_eos_token_id=None,
+        )  # fmt: skip
+        written = [i for i in expected.sequences[0].tolist()[2 if forced else 1 :] if i not in (1, 2)]
+        if translation.ended and expected.sequences[0, -1] != 2:
+            continue  # generate prefers an output that was cut to one that ended; Heed does not
+        n_compared += 1
+        assert tokenizer.token_ids(translation.tokens) == written
+        if n_beams > 1:
+            assert translation.score == pytest.approx(float(expected.sequences_scores[0]), abs=1e-4)
+    assert len({translation.tokens for translation in found}) > 5
+    assert n_compared > 12 and (name != "nllb" or any(translation.ended for translation in found))
+
+
+def test_languages_are_named_by_any_code_and_a_wrong_one_is_refused_with_the_nearest(both):
+    name, _, ours = both
+    translator = heed.load(ours, beam_size=1, max_tokens=3)
+    if name == "nllb":
+        assert translator.between("zho_Hant", "srp_Cyrl").languages == ("zh-Hant", "sr")
+    expected = translator.translate("two", source="en", target="de")
+    for source, target in (("eng", "deu"), ("EN-GB", "DE"), ("en_XX", "de_DE"), ("eng_Latn", "German")):
+        assert translator.translate("two", source=source, target=target) == expected
+    with pytest.raises(HeedError, match="'germn' is no target language of this model; did you mean de"):
+        translator.between("en", "germn")
+    with pytest.raises(HeedError, match=r"name the target language \(--to CODE"):
+        translator.translate("two", source="en")
+    if name != "small100":  # whose sources say no language
+        with pytest.raises(HeedError, match=r"name the source language \(--from CODE"):
+            translator.translate("two", target="de")
+
+
+def test_every_part_of_a_long_line_is_told_the_languages(both):
+    _, _, ours = both
+    translator = heed.load(ours, beam_size=1, max_tokens=3).between("en", "de")
+    parts = translator.pieces([" ".join(ENGLISH[:200])])[0]
+    assert len(parts) > 2 and {part[0] for part in parts} == {*translator.direction.before}
+
+
+def test_a_pair_is_scored_as_the_search_that_wrote_it(both):
+    _, _, ours = both
+    translator = heed.load(ours, precision="fp32", beam_size=4, max_tokens=30).between("en", "de")
+    found = [one for one in translator.translate(ENGLISH[:8]) if one.ended]
+    log_probs = translator.log_probs([one.source for one in found], [one.tokens for one in found])
+    assert [sum(each) for each in log_probs] == pytest.approx([one.log_prob for one in found], abs=1e-4)
+    assert all(link is not None for link in translator.alignments(["two hundred"], ["zwei"]))
+    weights = translator.attention("two hundred", "zwei")
+    assert weights.cross.shape[-1] == len(translator.source_ids(["two hundred"])[0]) + 1
+
+
+def test_the_tokenizer_of_another_model_is_refused(both, tmp_path):
+    name, folder, _ = both
+    shutil.copytree(folder, tmp_path / "theirs")
+    if name in ("m2m100", "small100"):
+        table = json.loads((folder / "vocab.json").read_text("utf-8"))
+        table |= {f"more{i}": len(table) + i for i in range(20)}
+        (tmp_path / "theirs" / "vocab.json").write_text(json.dumps(table), encoding="utf-8")
+        match = "its tokenizer is another model's"
+    else:
+        (tmp_path / "theirs" / "sentencepiece.bpe.model").unlink()
+        (tmp_path / "theirs" / "tokenizer.json").unlink()
+        match = "holds neither sentencepiece.bpe.model nor tokenizer.json"
+    with pytest.raises(HeedError, match=match):
+        imported(tmp_path / "theirs", tmp_path / "out", "huggingface")
+
+
+def test_without_the_sentencepiece_model_tokenizer_json_gives_the_same_ids(both, tmp_path):
+    name, folder, ours = both
+    if name in ("m2m100", "small100"):
+        return  # they have no tokenizer.json
+    shutil.copytree(folder, tmp_path / "theirs")
+    (tmp_path / "theirs" / "sentencepiece.bpe.model").unlink()
+    again = load_model(imported(tmp_path / "theirs", tmp_path / "out", "huggingface")).tokenizer
+    lines = [*ENGLISH, *GERMAN[:500], "ﬁve  hundred", "日本"]
+    assert again.encode_lines(lines) == load_model(ours).tokenizer.encode_lines(lines)
