@@ -70,7 +70,7 @@ def test_documents_are_translated_on_standard_input(heed, folder):
     assert done.stdout.startswith("<p>") and done.stdout.endswith("</p>\r\n<pre>x</pre>\n42")
     assert done.stdout.count("<b>") == done.stdout.count("</b>") == 1
     for wrong, told in (
-        (["--format", "pdf"], "expected text, md, srt, html, po, json"),
+        (["--format", "pdf"], "expected text, md, srt, ass, html, po, json"),
         (["--format", "docx"], "heed translate-file"),
         (["--format", "md", "--json"], "--json is for lines"),
         (["--language", "en"], "give --format too"),

@@ -150,6 +150,8 @@ def test_what_stays_comes_back_once_from_every_interface(client, interface, part
         ("de.po", b'msgid "seven"\nmsgstr ""\n', "po"),
         ("en.json", b'{"a": "seven"}', "json"),
         ("a.epub", zipped(EPUB), "epub"),
+        ("a.csv", b"1,seven\n", "table"),
+        ("a.xlf", b'<xliff version="1.2"><source>seven</source></xliff>', "xliff"),
         ("a.odt", odt("<text:p>seven</text:p>"), "odf"),
         ("a/b\\\u0435.txt", "\ufeffSeven.\r\n\r\n  Forty-two!".encode(), "text"),
     ],

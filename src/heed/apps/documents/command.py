@@ -86,6 +86,10 @@ def translate_file(
             "--update", help="Keep the texts that OUT, a file of keys and texts, has, and fill what is missing."
         ),
     ] = False,
+    columns: Annotated[
+        str | None,
+        typer.Option(help="Columns of a table to translate, by name or number: title,3. Default: all of them."),
+    ] = None,
     *,
     decoding: DecodingOptions,
     precision: PrecisionOption = "auto",
@@ -98,6 +102,8 @@ def translate_file(
         say(f"{source}: as plain text its keys and markup are translated too; --format {named} keeps them.")
     if update and chosen not in UPDATED:
         raise HeedError(f"--update is for files of keys and texts ({', '.join(UPDATED)}), and this one is {chosen}.")
+    if columns is not None and chosen != "table":
+        raise HeedError(f"--columns is for tables (.csv, .tsv), and this one is {chosen}.")
     other = SUFFIXES.get(out.suffix.lower())
     if out.suffix and other != chosen and not {chosen, other}.isdisjoint(PACKAGES):
         raise HeedError(f"{out}: the output is {chosen}, but the suffix is {out.suffix}; choose another name.")
@@ -131,6 +137,7 @@ def translate_file(
         attributes=attributes == "all",
         cues=cues,
         earlier=earlier,
+        columns=tuple(columns.split(",")) if columns else (),
         name=str(source),
     )
     with whole_file(out) as temporary:

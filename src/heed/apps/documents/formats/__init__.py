@@ -5,6 +5,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Literal, Protocol, get_args
 
+from heed.apps.documents.formats.ass import read_ass, write_ass
 from heed.apps.documents.formats.charsets import decode
 from heed.apps.documents.formats.cues import cues_job
 from heed.apps.documents.formats.html import read_html, with_target_language, write_html
@@ -15,25 +16,40 @@ from heed.apps.documents.text.items import Item
 from heed.apps.documents.text.translation import DocumentOptions, Translate, TranslationJob, items_job, run_job
 from heed.errors import HeedError
 
-Format = Literal["text", "md", "srt", "html", "docx", "po", "json", "epub", "odf", "pptx", "xlsx"]
+Format = Literal[
+    "text", "md", "srt", "ass", "html", "docx", "odf", "pptx", "xlsx", "epub", "po", "json", "xliff", "properties",
+    "strings", "android", "table",
+]  # fmt: skip
 FORMATS: tuple[Format, ...] = get_args(Format)
 SUFFIXES: dict[str, Format] = {
     ".txt": "text", ".text": "text", ".md": "md", ".markdown": "md", ".srt": "srt", ".vtt": "srt", ".sub": "srt",
     ".html": "html", ".htm": "html", ".xhtml": "html", ".docx": "docx",
     ".po": "po", ".pot": "po", ".json": "json", ".arb": "json",
     ".epub": "epub", ".odt": "odf", ".ott": "odf", ".odp": "odf", ".otp": "odf", ".ods": "odf", ".ots": "odf",
-    ".pptx": "pptx", ".xlsx": "xlsx",
+    ".pptx": "pptx", ".xlsx": "xlsx", ".ass": "ass", ".ssa": "ass",
+    ".xlf": "xliff", ".xliff": "xliff", ".properties": "properties", ".strings": "strings", ".xml": "android",
+    ".csv": "table", ".tsv": "table",
 }  # fmt: skip
 # Formats that are read and written as bytes: the module of each, and its function, imported when it is needed.
 _JOBS: dict[Format, tuple[str, str]] = {
     "docx": ("docx", "docx_job"), "po": ("po", "po_job"), "json": ("json_locale", "json_job"),
     "epub": ("epub", "epub_job"), "odf": ("odf", "odf_job"), "pptx": ("pptx", "pptx_job"), "xlsx": ("xlsx", "xlsx_job"),
+    "xliff": ("xliff", "xliff_job"), "properties": ("keys_and_values", "properties_job"),
+    "strings": ("keys_and_values", "strings_file_job"), "android": ("android", "android_job"),
+    "table": ("table", "table_job"),
 }  # fmt: skip
 # Zip archives, of which the length of the text in them is bounded.
 PACKAGES: tuple[Format, ...] = ("docx", "epub", "odf", "pptx", "xlsx")
 MAX_BYTES = 2**25  # of a document
 PRINTED: tuple[Format, ...] = tuple(format for format in FORMATS if format not in PACKAGES)
-UPDATED: tuple[Format, ...] = ("po", "json")  # of keys and texts: an earlier translation is taken as it is
+UPDATED: tuple[Format, ...] = (
+    "po",
+    "json",
+    "xliff",
+    "properties",
+    "strings",
+    "android",
+)  # of keys and texts: an earlier translation is taken as it is
 # What is no document here, and what to do about it.
 _ELSEWHERE = {
     ".pdf": "a PDF has no paragraphs that could be put back; translate the document that it was made from, or its text "
@@ -69,7 +85,11 @@ def _reader_and_writer(format: Format) -> tuple[Reader, Writer]:
         )
 
         return read_markdown, write_markdown
-    return {"text": (read_text, write_text), "srt": (read_srt, write_srt), "html": (read_html, write_html)}[format]
+    known: dict[Format, tuple[Reader, Writer]] = {
+        "text": (read_text, write_text), "srt": (read_srt, write_srt), "html": (read_html, write_html),
+        "ass": (read_ass, write_ass),
+    }  # fmt: skip
+    return known[format]
 
 
 def text_job(text: str, format: Format, options: DocumentOptions, *, codec: str | None = None) -> TranslationJob[str]:
@@ -134,6 +154,7 @@ def translate_document(
     attributes: bool = True,
     cues: Literal["joined", "alone"] = "joined",
     earlier: bytes | None = None,
+    columns: tuple[str, ...] = (),
 ) -> bytes:
     """Runs `document_job` with a function that translates all sentences. The last ones are `DocumentOptions`."""
     options = DocumentOptions(
@@ -144,5 +165,6 @@ def translate_document(
         attributes=attributes,
         cues=cues,
         earlier=earlier,
+        columns=columns,
     )
     return run_job(document_job(content, format, options, name=name), translate)

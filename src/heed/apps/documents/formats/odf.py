@@ -13,6 +13,7 @@ from heed.errors import HeedError
 
 _PARTS = ("content.xml", "styles.xml")
 _KEPT = frozenset("ruby-text tracked-changes note-citation binary-data script math creator date".split())
+_INLINE = frozenset("span a ruby ruby-base meta bookmark-ref reference-ref sequence-ref".split())
 _DESCRIPTIONS = frozenset(("title", "desc"))
 
 
@@ -26,9 +27,9 @@ def _is_kept(token: XMLToken) -> bool:
 
 _RULES = XMLRules(
     texts=frozenset(("p", "h")) | _DESCRIPTIONS,
-    inline=frozenset("span a ruby ruby-base meta bookmark-ref reference-ref sequence-ref".split()),
     ends=frozenset(("tab", "line-break")),
     spaces=frozenset(("s",)),
+    is_inline=lambda token: token.local in _INLINE,
     is_kept=_is_kept,
 )
 

@@ -52,7 +52,7 @@ class Runs:
         language: the source's code, and what its name becomes. keeps_spaces: the element of words says that
         spaces count.
         """
-        if _flat(items) == _flat(self.items):
+        if flat(items) == flat(self.items):
             return self.source
         named = re.compile(
             rf"""(\slang\s*=\s*["']){re.escape(language[0])}(?:[-_]\w{{1,10}}){{0,3}}(?=["'])""", re.IGNORECASE
@@ -84,7 +84,7 @@ class Runs:
         return f"{self.before}{''.join(parts)}{self.behind}"
 
 
-def _flat(items: list[Item]) -> list[object]:
+def flat(items: list[Item]) -> list[object]:
     """The items with neighbouring texts as one."""
     found: list[object] = []
     for item in items:

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from heed.apps.documents.formats.directives import BRACES, PRINTF, has_the_same, in_order
 from heed.apps.documents.formats.plurals import PluralRule, plural_rule
-from heed.apps.documents.formats.texts import Edit, edited, has_the_same, strings_job
+from heed.apps.documents.formats.texts import Edit, edited, strings_job
 from heed.apps.documents.text.atoms import KEPT
 from heed.apps.documents.text.translation import DocumentOptions, TranslationJob
 from heed.errors import HeedError
@@ -25,16 +26,10 @@ _ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v
 _SIGNS = {ord(sign): f"\\{name}" for name, sign in {**_ESCAPED, "\\": "\\", '"': '"'}.items()}
 _AFTER_SPACE = re.compile(r"(?<=\s)(?=\S)")
 _CHARSET = re.compile(rb'"Content-Type:[^"]{0,200}?charset=([\w-]{1,40})', re.IGNORECASE)
-# What programs fill in, by the flag of the entry: of C and those like it, and of Python's and other braces.
-_PRINTF = re.compile(
-    r"%(?:%|(?:\d{1,2}\$|\([^()]{1,100}\))?[-+ 0#']{0,5}(?:\*|\d{1,4})?(?:\.(?:\*|\d{1,4})?)?"
-    r"(?:hh?|ll?|[Lqjzt]|<PRI[^<>]{1,10}>)?[diouxXeEfFgGaAcCsSpn@mr])"
+# What programs fill in, by the flag of the entry.
+_BY_FLAG = {"python-brace": BRACES, "c++": BRACES, "csharp": BRACES, "rust": BRACES} | dict.fromkeys(
+    "c objc python php perl awk gcc-internal gfc-internal lua pascal qt-plural boost tcl sh javascript".split(), PRINTF
 )
-_BRACES = re.compile(r"\{\{|\}\}|\{[^{}]{0,200}(?:\{[^{}]{0,100}\}[^{}]{0,100}){0,3}\}")
-_BY_FLAG = {"python-brace": _BRACES, "c++": _BRACES, "csharp": _BRACES, "rust": _BRACES} | dict.fromkeys(
-    "c objc python php perl awk gcc-internal gfc-internal lua pascal qt-plural boost tcl sh javascript".split(), _PRINTF
-)
-_UNNUMBERED = re.compile(r"%(?![%(]|\d{1,2}\$)|\{(?=[}:!])")
 
 
 class _Strings(NamedTuple):
@@ -106,7 +101,10 @@ def po_job(
     )
     answers: dict[int, list[str]] = {}
     for (entry, strings), words in zip(pairs, found, strict=True):
-        answers.setdefault(id(entry), []).append(_checked(strings.text, words, entry))
+        if entry.pattern is not None:
+            is_python = "python-format" in entry.flags
+            words = in_order(strings.text, words, entry.pattern, can_number=not is_python) or ""
+        answers.setdefault(id(entry), []).append(words)
 
     width = WIDTH if not any(len(line) > WIDTH + 10 for line in text.splitlines() if line[:1] == '"') else None
     line_end = "\r\n" if "\r\n" in text else "\n"
@@ -228,33 +226,6 @@ def _unescaped(string: str) -> str:
         return chr(int(octal, 8) & 255) if octal else chr(int(hexadecimal, 16))
 
     return _ESCAPE.sub(sign, string[1:-1])
-
-
-def _checked(source: str, words: str, entry: _Entry) -> str:
-    """The words, whose unnumbered directives stand in the source's order or get its numbers; "" if that cannot be."""
-    if (pattern := entry.pattern) is None:
-        return words
-    before, after = (pattern.findall(text) for text in (source, words))
-    if sorted(before) != sorted(after):
-        return ""
-    filled = [[sign for sign in signs if _UNNUMBERED.match(sign) and sign != "%%"] for signs in (before, after)]
-    if filled[0] == filled[1]:
-        return words
-    if "python-format" in entry.flags or any("*" in sign or sign == "%m" or "{" in sign[1:] for sign in filled[0]):
-        return ""
-    if filled[0] and len(filled[0]) < sum(sign not in ("%%", "{{", "}}") for sign in before):
-        return ""  # a program cannot mix numbers and none
-    numbers: dict[str, list[int]] = {}
-    for number, sign in enumerate(filled[0]):
-        numbers.setdefault(sign, []).append(number)
-
-    def numbered(match: re.Match[str]) -> str:
-        if match[0] not in numbers:
-            return match[0]
-        number = numbers[match[0]].pop(0)
-        return f"%{number + 1}${match[0][1:]}" if match[0][0] == "%" else f"{{{number}{match[0][1:]}"
-
-    return pattern.sub(numbered, words)
 
 
 def _forms(entry: _Entry, words: list[str], n_forms: int, rule: PluralRule) -> list[str]:

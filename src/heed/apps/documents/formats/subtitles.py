@@ -244,13 +244,7 @@ class _Reader:
             if name is None or name[1].lower() not in self._elements:
                 return Tag("atom", markup)
             return Tag("close" if markup.startswith("</") else "open", markup, name[1].lower())
-        styles = [_STYLE.fullmatch(code) for code in markup.strip("{}").split("\\")[1:]]
-        if not styles or not all(styles):
-            return Tag("atom", markup)
-        names = [style["name"] or style["font"] for style in styles if style]
-        values = [style["value"] or "" if style["name"] else style[4] for style in styles if style]
-        ends = all(not value or (value == "0" and name in "ibus") for name, value in zip(names, values, strict=True))
-        return Tag("close" if ends else "open", markup, "\\" + "\\".join(names))
+        return code_tag(markup)
 
     def _resolve(self, text: str) -> str:
         """The text with its character references resolved."""
@@ -264,6 +258,17 @@ class _Reader:
 
         self._unreferenced |= _REFERENCED & set(_REFERENCE.sub("", text))
         return _REFERENCE.sub(sign, text)
+
+
+def code_tag(markup: str) -> Tag:
+    """The codes of SubStation Alpha between two braces: the begin or the end of a style, or a thing of its own."""
+    styles = [_STYLE.fullmatch(code) for code in markup.strip("{}").split("\\")[1:]]
+    if not styles or not all(styles):
+        return Tag("atom", markup)
+    names = [style["name"] or style["font"] for style in styles if style]
+    values = [style["value"] or "" if style["name"] else style[4] for style in styles if style]
+    ends = all(not value or (value == "0" and name in "ibus") for name, value in zip(names, values, strict=True))
+    return Tag("close" if ends else "open", markup, "\\" + "\\".join(names))
 
 
 def _dash_in(parts: list[str]) -> int | None:

@@ -1,7 +1,6 @@
 """Texts at places of a document: each is translated as a text of its own, and all other bytes of the document stay."""
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -71,10 +70,3 @@ def _with_atoms(items: list[Item], pattern: re.Pattern[str] | None) -> list[Item
             last = match.end()
         found.append(item[last:])
     return [item for item in found if item != ""]
-
-
-def has_the_same(pattern: re.Pattern[str], before: str, after: str) -> bool:
-    """Whether two texts hold the same matches of a pattern equally often, in any order."""
-    return Counter(match[0] for match in pattern.finditer(before)) == Counter(
-        match[0] for match in pattern.finditer(after)
-    )

@@ -17,13 +17,14 @@ MAX_KEPT = 40  # characters of a field that the model reads with its sentence
 class XMLRules:
     """Which elements, by local name, hold texts, are within a sentence, end it or are white space.
 
-    is_kept: whether an element stays as it is with all in it. Others within a text stand between its words; texts in
-    them are translated as texts of their own.
+    is_apart: whether an element divides a text, of which it holds a part. is_kept: whether it stays with all in it.
+    Others within a text stand between its words; texts in them are translated as texts of their own.
     """
 
-    texts: frozenset[str]
-    inline: frozenset[str] = frozenset()
+    texts: frozenset[str] = frozenset()
     ends: frozenset[str] = frozenset()
+    is_inline: Callable[[XMLToken], bool] = lambda token: False
+    is_apart: Callable[[XMLToken], bool] = lambda token: False
     is_kept: Callable[[XMLToken], bool] = lambda token: False
     spaces: frozenset[str] = frozenset()  # that stand for white space
 
@@ -31,7 +32,7 @@ class XMLRules:
 def read_texts(document: XMLDocument, rules: XMLRules) -> list[Item]:
     """The document as items; `write_texts` puts them together again."""
     inner = WordsInMarkup(document.raw(0, len(document.tokens)))
-    items = _Reader(document, rules, inner).between(0, len(document.tokens))
+    items = TextReader(document, rules, inner).between(0, len(document.tokens))
     return [*items, *inner.items]
 
 
@@ -42,7 +43,9 @@ def write_texts(items: list[Item]) -> str:
 
 
 @dataclass(frozen=True)
-class _Reader:
+class TextReader:
+    """Reads parts of a document. inner: takes the texts that stand within others."""
+
     document: XMLDocument
     rules: XMLRules
     inner: WordsInMarkup
@@ -70,7 +73,11 @@ class _Reader:
         place = first
         while place < stop:
             token = tokens[place]
-            if token.kind == "open" and token.local in rules.inline and place + 1 < token.end:
+            if token.kind == "open" and rules.is_apart(token):
+                own = self.text(place + 1, token.end)
+                items += [Tag("cut", token.markup), *own, Tag("cut", tokens[token.end].markup)]
+                place = token.end
+            elif token.kind == "open" and rules.is_inline(token) and place + 1 < token.end:
                 items.append(Tag("open", token.markup, token.local))
             elif token.kind == "open":
                 items.append(self.thing(place))

@@ -24,7 +24,7 @@ class XMLToken:
     """A tag, the text between two of them, or what is neither, such as a comment; markup: as it stands.
 
     name: of a tag: its namespace, a space and its local name. end: of an opening tag: the place of the closing one,
-    which follows it, with empty markup, if it closes itself.
+    which follows it, with empty markup, if it closes itself. The text of a CDATA section is named so.
     """
 
     kind: Literal["open", "close", "text", "cdata", "other"]
@@ -84,6 +84,7 @@ def read_xml(content: bytes, *, name: str) -> XMLDocument:
 def _tokens(data: bytes, name: str) -> list[XMLToken]:
     tokens: list[XMLToken] = []
     nesting: list[int] = []
+    is_cdata = False
     parser = expat.ParserCreate("utf-8", " ")
     parser.ordered_attributes = False
 
@@ -99,9 +100,11 @@ def _tokens(data: bytes, name: str) -> list[XMLToken]:
 
     def text(_: str) -> None:
         if not tokens or tokens[-1].kind != "text":
-            tokens.append(XMLToken("text", parser.CurrentByteIndex))
+            tokens.append(XMLToken("text", parser.CurrentByteIndex, CDATA if is_cdata else ""))
 
     def cdata() -> None:
+        nonlocal is_cdata
+        is_cdata = not is_cdata
         tokens.append(XMLToken("cdata", parser.CurrentByteIndex))
 
     def other(*_: object) -> None:
@@ -125,6 +128,8 @@ def _tokens(data: bytes, name: str) -> list[XMLToken]:
 
 def words_of(token: XMLToken) -> list[Item]:
     """A text with its references resolved; what is no text stays."""
+    if token.kind == "text" and token.name == CDATA:  # where nothing is a reference
+        return [token.markup]
     if token.kind == "text":
         return spelled_words(token.markup)
     if token.kind == "cdata":

@@ -35,6 +35,7 @@ class DocumentOptions:
     stands for them in the translation, as for `Terms`. attributes: whether words in the markup, such as a picture's
     description, are translated. cues: whether a sentence over several subtitles is one, or each is translated alone.
     earlier: an earlier translation of a file of keys and texts, whose texts stay.
+    columns: of a table, by name or number from 1 on; none for all.
     """
 
     language: str
@@ -44,6 +45,7 @@ class DocumentOptions:
     attributes: bool = True
     cues: Literal["joined", "alone"] = "joined"
     earlier: bytes | None = None
+    columns: tuple[str, ...] = ()
 
 
 class Sentence(NamedTuple):

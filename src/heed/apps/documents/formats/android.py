@@ -1,0 +1,118 @@
+"""Android's strings.xml: texts, arrays and plurals are translated; names, placeholders and what is marked stay."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from heed.apps.documents.formats.directives import FORMAT, in_order
+from heed.apps.documents.formats.office_runs import flat
+from heed.apps.documents.formats.plurals import plural_rule
+from heed.apps.documents.formats.texts import texts_job
+from heed.apps.documents.formats.words_in_markup import WordsInMarkup
+from heed.apps.documents.formats.xml_texts import TextReader, XMLRules
+from heed.apps.documents.formats.xml_tokens import XMLDocument, read_xml, write_xml
+from heed.apps.documents.text.items import Item, Tag
+from heed.apps.documents.text.translation import DocumentOptions, TranslationJob
+from heed.errors import HeedError
+
+_RULES = XMLRules(is_inline=lambda token: token.local != "g", is_kept=lambda token: True)  # xliff:g is a placeholder
+_REFERENCE = re.compile(r"\s*[@?][\w:.+*/-]+\s*")  # to another resource
+_ESCAPE = re.compile(r'\\(?:u([0-9A-Fa-f]{4})|([\s\S]))|"')
+_SIGNS = {ord("'"): "\\'", ord('"'): '\\"', ord("\\"): "\\\\"}
+_QUANTITY = re.compile(r"""(\squantity\s*=\s*["'])other(["'])""")
+
+
+@dataclass(frozen=True)
+class _Text:
+    """A text: where its element stands, and its name with its place in an array or its quantity."""
+
+    place: int
+    key: tuple[str, str]
+
+
+def android_job(
+    content: bytes, options: DocumentOptions, *, name: str, max_text: int | None = None
+) -> TranslationJob[bytes]:
+    """The file in the other language. HeedError, which calls it `name`, if it is damaged or other XML."""
+    document = read_xml(content, name=name)
+    root = next((token for token in document.tokens if token.kind == "open"), None)
+    if root is None or root.local != "resources":
+        local = root.local[:40] if root else "missing"
+        told = f"XML whose root is {local}, not Android's resources; of other XML it is not known which words are shown"
+        raise HeedError(f"{name}: {told}.")
+    known: dict[tuple[str, str], str] = {}
+    if options.earlier is not None:
+        earlier = read_xml(options.earlier, name="the earlier file")
+        known = {text.key: earlier.raw(text.place + 1, earlier.tokens[text.place].end) for text in _texts(earlier)}
+    texts = list(_texts(document))
+    reader = TextReader(document, _RULES, WordsInMarkup(document.raw(0, len(document.tokens))))
+    asked = [text for text in texts if not known.get(text.key)]
+    items = [_read(reader.text(text.place + 1, document.tokens[text.place].end)) for text in asked]
+    found = yield from texts_job(items, options)
+
+    for text, before, after in zip(asked, items, found, strict=True):
+        source = document.raw(text.place + 1, document.tokens[text.place].end)
+        words = source if flat(before) == flat(after) else in_order(source, _write(after), FORMAT)
+        known[text.key] = source if words is None else words
+    edits: dict[int, tuple[int, str]] = {}
+    names = {text.key for text in texts}
+    for text in texts:
+        opening, closing = document.tokens[text.place].markup, document.tokens[document.tokens[text.place].end].markup
+        whole = f"{opening}{known[text.key]}{closing}" if closing else opening
+        if text.key[1] == "other" and options.target:
+            # A form that only the target has begins with the words for other numbers.
+            space = document.tokens[text.place - 1].markup if document.tokens[text.place - 1].kind == "text" else ""
+            for form in plural_rule(options.target).categories:
+                if (key := (text.key[0], form)) not in names:
+                    other = _QUANTITY.sub(rf"\g<1>{form}\2", opening)
+                    whole += f"{space}{other}{known.get(key) or known[text.key]}{closing}"
+        edits[text.place] = (document.tokens[text.place].end + 1, whole)
+    return document.edited(edits)
+
+
+def _texts(document: XMLDocument) -> Iterator[_Text]:
+    name, number = "", 0
+    place = 0
+    while place < len(document.tokens):
+        token = document.tokens[place]
+        place += 1
+        if token.kind != "open":
+            continue
+        if token.attributes.get("translatable") == "false":
+            place = token.end
+        elif token.local in ("string", "item"):
+            number += 1
+            if token.local == "string":
+                name, number = token.attributes.get("name", ""), 0
+            if not _REFERENCE.fullmatch(document.raw(place, token.end)):
+                yield _Text(place - 1, (name, token.attributes.get("quantity", str(number))))
+            place = token.end
+        else:
+            name, number = f"{token.local} {token.attributes.get('name', '')}", 0
+
+
+def _read(items: list[Item]) -> list[Item]:
+    """The items with Android's escapes resolved; line ends and quotes that it does not show are tags."""
+    found: list[Item] = []
+    for item in items:
+        if not isinstance(item, str):
+            found.append(item)
+            continue
+        last = 0
+        for match in _ESCAPE.finditer(item):
+            found.append(item[last : match.start()])
+            code, sign = match.groups()
+            if code:
+                found.append(Tag("spelling", match[0], text=chr(int(code, 16))))
+            elif sign in ("'", '"', "\\"):
+                found.append(sign)
+            else:
+                found.append(Tag("cut" if sign in ("n", "t") or match[0] == '"' else "atom", match[0]))
+            last = match.end()
+        found.append(item[last:])
+    return [item for item in found if item != ""]
+
+
+def _write(items: list[Item]) -> str:
+    written = write_xml(item.translate(_SIGNS) if isinstance(item, str) else item for item in items)
+    return f"\\{written}" if written[:1] in ("@", "?") else written

@@ -1,0 +1,133 @@
+"""XLIFF 1.2 and 2: each source that has no translation gets a target and its state; sources and all else stay."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from heed.apps.documents.formats.texts import texts_job
+from heed.apps.documents.formats.words_in_markup import WordsInMarkup
+from heed.apps.documents.formats.xml_texts import TextReader, XMLRules
+from heed.apps.documents.formats.xml_tokens import XMLDocument, XMLToken, read_xml, write_xml
+from heed.apps.documents.text.items import Item
+from heed.apps.documents.text.translation import DocumentOptions, TranslationJob
+from heed.errors import HeedError
+
+_WAITING = ("new", "needs-translation", "initial")  # states of a target that has no words of its own yet
+_STATE = re.compile(r"""\sstate(?:-qualifier)?\s*=\s*(?:"[^"]*"|'[^']*')""")
+_NAME = re.compile(r"<([^\s/>]+)")
+_KEPT = frozenset("alt-trans matches notes note ignorable".split())  # what holds no source of its own
+# Codes of the original format stay, whatever is in them; the words of protected marks are read with their sentence.
+_RULES = XMLRules(
+    is_inline=lambda token: token.local in ("g", "pc", "mrk") and not _is_protected(token),
+    is_apart=lambda token: token.local == "mrk" and token.attributes.get("mtype") == "seg",
+    is_kept=lambda token: token.local != "mrk",
+)
+
+
+def _is_protected(token: XMLToken) -> bool:
+    return token.attributes.get("translate") == "no" or token.attributes.get("mtype") == "protected"
+
+
+@dataclass(frozen=True)
+class _Unit:
+    """A source: where it, its text in segments (or it again) and its target stand, −1 if it has none.
+
+    key: the name of the unit, and the source's text. holder: where the element around it stands.
+    """
+
+    source: int
+    segments: int
+    target: int
+    key: tuple[str, str]
+    holder: int
+
+
+def xliff_job(
+    content: bytes, options: DocumentOptions, *, name: str, max_text: int | None = None
+) -> TranslationJob[bytes]:
+    """The file with its targets. HeedError, which calls it `name`, if it is damaged or of another kind."""
+    document = read_xml(content, name=name)
+    is_new = _version(document, name) == "2"
+    known: dict[tuple[str, str], str] = {}
+    if options.earlier is not None:
+        earlier = read_xml(options.earlier, name="the earlier file")
+        known = {
+            unit.key: earlier.raw(unit.target + 1, earlier.tokens[unit.target].end)
+            for unit in _units(earlier)
+            if _is_translated(earlier, unit)
+        }
+    units = [unit for unit in _units(document) if not _is_translated(document, unit)]
+    inner = WordsInMarkup(document.raw(0, len(document.tokens)))
+    reader = TextReader(document, _RULES, inner)
+    texts: list[list[Item]] = []
+    for unit in units:
+        asked = reader.text(unit.segments + 1, document.tokens[unit.segments].end) if unit.key not in known else []
+        texts.append(asked)
+    found = yield from texts_job(texts, options)
+
+    edits: dict[int, tuple[int, str]] = {}
+    tokens = document.tokens
+    state = "" if is_new else ' state="needs-review-translation"'
+    for unit, items in zip(units, found, strict=True):
+        words = known.get(unit.key) or write_xml(items)
+        tag = _NAME.match(tokens[unit.source].markup)
+        assert tag
+        target = f"{tag[1].removesuffix('source')}target"
+        if unit.target >= 0:
+            opening = _STATE.sub("", tokens[unit.target].markup).rstrip("/> \t\r\n")
+            edits[unit.target] = (tokens[unit.target].end + 1, f"{opening}{state}>{words}</{target}>")
+        else:
+            behind = max(tokens[unit.source].end, tokens[unit.segments].end)
+            before = tokens[unit.source - 1]
+            space = before.markup if before.kind == "text" else ""
+            edits[behind] = (behind + 1, f"{tokens[behind].markup}{space}<{target}{state}>{words}</{target}>")
+        if is_new:
+            markup = _STATE.sub("", tokens[unit.holder].markup)
+            edits[unit.holder] = (unit.holder + 1, f'{markup.removesuffix(">")} state="translated">')
+    name_of_target = "trgLang" if is_new else "target-language"
+    for place, token in enumerate(tokens):
+        is_named = token.local == ("xliff" if is_new else "file") and token.kind == "open"
+        if is_named and options.target and name_of_target not in token.attributes:
+            markup = f'{token.markup.removesuffix(">")} {name_of_target}="{options.target}">'
+            edits[place] = (place + 1, markup)
+    return document.edited(edits)
+
+
+def _version(document: XMLDocument, name: str) -> str:
+    root = next((token for token in document.tokens if token.kind == "open"), None)
+    version = root.attributes.get("version", "") if root and root.local == "xliff" else ""
+    if version[:1] not in ("1", "2"):
+        found = f"{root.local[:40] if root else ''} {version[:10]}".strip()
+        raise HeedError(f"{name}: no XLIFF 1.2 or 2: its root is {found}.")
+    return version[:1]
+
+
+def _units(document: XMLDocument) -> Iterator[_Unit]:
+    """The sources that may be translated."""
+    tokens = document.tokens
+    name, holder = "", 0
+    place = 0
+    while place < len(tokens):
+        token = tokens[place]
+        if token.kind == "open" and (token.local in _KEPT or token.attributes.get("translate") == "no"):
+            place = token.end  # with all that is in it
+        elif token.kind == "open" and token.local in ("trans-unit", "unit", "segment"):
+            name = token.attributes.get("id", "") if token.local != "segment" else name
+            holder = place
+        elif token.kind == "open" and token.local == "source":
+            segments, target, after = place, -1, token.end + 1
+            while tokens[after].kind != "close" and tokens[after].local not in _KEPT:
+                if tokens[after].kind == "open":
+                    segments = after if tokens[after].local == "seg-source" else segments
+                    target = after if tokens[after].local == "target" else target
+                    after = tokens[after].end
+                after += 1
+            yield _Unit(place, segments, target, (name, document.raw(place + 1, token.end)), holder)
+            place = token.end
+        place += 1
+
+
+def _is_translated(document: XMLDocument, unit: _Unit) -> bool:
+    if unit.target < 0 or not document.raw(unit.target + 1, document.tokens[unit.target].end).strip():
+        return False
+    return all(document.tokens[place].attributes.get("state") not in _WAITING for place in (unit.target, unit.holder))

@@ -1,0 +1,134 @@
+"""Files of keys and texts: .properties, .strings and Android's strings.xml, each with its escapes."""
+
+import re
+
+import pytest
+from tests.apps.documents.translators import swapped_case, unchanged, within_seconds
+
+from heed.apps.documents.formats import translate_document
+from heed.errors import HeedError
+from heed.text.alignment import Translated
+
+
+def translated(content: str | bytes, format, translate=swapped_case, target="de", **options) -> bytes:
+    content = content.encode() if isinstance(content, str) else content
+    return translate_document(content, translate, format=format, language="en", target=target, name="it", **options)
+
+
+PROPERTIES = b"""# a = note
+! b: note
+save = Save it\\
+    now\\n
+ path:C\\:\\\\Dir
+caf\\u00e9\\ x Caf\\u00e9
+says = It''s {0}
+empty =
+save = twice
+"""
+
+
+def test_of_properties_the_values_are_translated_with_their_escapes():
+    assert translated(PROPERTIES, "properties", unchanged) == PROPERTIES
+    expected = (
+        PROPERTIES.replace(b"Save it\\\n    now", b"sAVE ITNOW")
+        .replace(b"Caf\\u00e9\n", b"cAF\\u00c9\n")
+        .replace(b"It''s", b"iT''S")
+        .replace(b"twice", b"TWICE")
+    )
+    assert translated(PROPERTIES, "properties") == expected
+    assert translated("a = \xe9", "properties") == "a = \xc9".encode()
+    assert translated("a = \xe9 b".encode("latin-1"), "properties") == b"a = \\u00c9 B"
+
+
+STRINGS = """/* "a" = "note"; */
+"Save %@" = "Save %@ \\"now\\"\\n"; // a note
+key.x = "a \\U00e9";
+"""
+
+
+def test_of_strings_the_values_are_translated_in_the_charset_of_the_file():
+    for content in (STRINGS.encode(), b"\xff\xfe" + STRINGS.encode("utf-16-le")):
+        assert translated(content, "strings", unchanged) == content
+    expected = STRINGS.replace('"Save %@ \\"now', '"sAVE %@ \\"NOW').replace("a \\U00e9", "A \xc9")
+    assert translated(content, "strings") == b"\xff\xfe" + expected.encode("utf-16-le")
+
+
+ANDROID = """<?xml version="1.0"?>
+<resources xmlns:xliff="urn:x"><!-- a note -->
+  <string name="a">It\\'s <b>one</b>\\nand %1$s &amp; <xliff:g id="x">two</xliff:g></string>
+  <string name="b" translatable="false">one</string><string name="c">@string/a</string><string name="e"/>
+  <string-array name="d"><item>"one  "</item></string-array>
+  <plurals name="p">
+    <item quantity="one">a file</item>
+    <item quantity="other">%d files</item>
+  </plurals>
+</resources>
+"""
+
+
+def test_of_androids_resources_the_shown_texts_are_translated_and_plurals_get_the_targets_forms():
+    assert translated(ANDROID, "android", unchanged).decode() == ANDROID
+    expected = ANDROID
+    for words in ("It\\'s", ">one</b>", "nand %1$s", '"one ', "a file", "%d files"):
+        change = words.replace("nand", "and").swapcase().replace("</B>", "</b>").replace("%1$S", "%1$s")
+        expected = expected.replace(words, ("n" if "nand" in words else "") + change.replace("%D", "%d"))
+    assert translated(ANDROID, "android").decode() == expected
+    polish = translated(ANDROID, "android", target="pl").decode()
+    assert re.findall('quantity="([a-z]+)">(.*?)<', polish) == [
+        ("one", "A FILE"), ("other", "%d FILES"), ("few", "%d FILES"), ("many", "%d FILES")]  # fmt: skip
+
+
+def test_words_of_a_model_are_escaped():
+    def said(words: str):
+        return lambda texts: [Translated(words) for _ in texts]
+
+    assert translated("a = one {0}", "properties", said("l'un\\ {0}")) == b"a = l''un\\\\ {0}"
+    assert translated('"a" = "one";', "strings", said('"un"\\')) == b'"a" = "\\"un\\"\\\\";'
+    found = translated('<resources><string name="a">one</string></resources>', "android", said("@l'un \"<b>\x0b"))
+    assert b">\\@l\\'un \\\"&lt;b&gt;<" in found
+
+
+def test_directives_that_a_program_fills_by_position_keep_their_order():
+    def exchanged(texts):
+        return [Translated("%d IN %@")] * len(texts)
+
+    assert translated('"a" = "%@ in %d";', "strings", exchanged) == b'"a" = "%2$d IN %1$@";'
+
+
+@pytest.mark.parametrize(
+    ("format", "text", "earlier", "expected"),
+    [
+        ("properties", "a=one\nb=two\n", "b = zwei\n", "a=ONE\nb=zwei\n"),
+        ("strings", '"a" = "one"; "b" = "two";', 'b = "zwei";', '"a" = "ONE"; "b" = "zwei";'),
+        ("android", '<resources><string name="a">one</string><string name="b">two</string></resources>',
+         '<resources><string name="b">z<b>w</b>ei</string></resources>',
+         '<resources><string name="a">ONE</string><string name="b">z<b>w</b>ei</string></resources>'),
+    ],
+)  # fmt: skip
+def test_texts_of_an_earlier_file_stay(format, text, earlier, expected):
+    assert translated(text, format, earlier=earlier.encode()).decode() == expected
+
+
+@pytest.mark.parametrize(
+    ("format", "content", "told"),
+    [
+        ("strings", '\n"a" "b" = "c";', "line 2: expected"),
+        ("strings", '"a', "line 1: expected"),
+        ("strings", b"bplist00", "compiled for a program"),
+        ("android", "<html/>", "XML whose root is html, not Android's resources"),
+        ("android", "<resources>", "damaged"),
+    ],
+)
+def test_other_and_damaged_files_are_refused(format, content, told):
+    with pytest.raises(HeedError, match=re.escape(told)):
+        translated(content, format)
+
+
+def test_hostile_files_take_time_in_proportion_to_their_length():
+    for unit in ("\\", "#\n", "# ", "a", "=", " ", "\\\n", '"', "/*", "/", "''", "{0", "\\u"):
+        for format in ("properties", "strings"):
+            with within_seconds(5):
+                try:
+                    translated('"a" = "' + unit * (200_000 // len(unit)), format)
+                except HeedError:
+                    assert format == "strings"
