@@ -36,7 +36,7 @@ ROOMS = {
     "apps/translation": 460,
     "apps/visualization": 590,
     "backends": 6_040,
-    "data": 6_830,
+    "data": 6_950,
     "decoding": 2_410,
     "evaluation": 570,
     "leases": 1_350,
@@ -47,7 +47,7 @@ ROOMS = {
     "runtime": 1_520,
     "text": 2_280,
     "training": 3_200,
-    "tests": 41_580,
+    "tests": 41_620,
 }
 MOST_LINES_BESIDE_ROOMS = 860  # apps/commands.py and the files directly in src/heed
 MOST_OPTIONS = 326  # of all commands, as docs/reference/commands.md lists them

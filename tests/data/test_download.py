@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 from tests.data.conftest import sha256, tar_of, zip_of
 
-from heed.data.corpora.download import Corpora, Remote, Store, fetch, sgm_lines
+from heed.data.corpora.download import Corpora, Remote, Store, fetch
 from heed.data.reading.pairs import read_pairs
 from heed.errors import HeedError
 
@@ -158,11 +158,6 @@ def test_members_of_an_archive_become_plain_text(server, tmp_path, reports, name
         place.member(archive, "training/other")
 
 
-def test_sgm_keeps_only_segments():
-    lines = [b"<doc>\n", b'<seg id="3">a &lt;b&gt; </seg>\n']
-    assert list(sgm_lines(lines, name="x.sgm")) == ["a <b>"]
-
-
 def test_a_gzip_file_with_a_flipped_byte_is_refused_or_reads_the_same(server, tmp_path, reports):
     wanted = remote(server)
     (tmp_path / "mirror").mkdir()
@@ -267,7 +262,7 @@ def test_a_test_set_that_is_not_utf8_is_named_with_its_line(server, tmp_path, re
     packed = tar_of({"dev/test.sgm": b"<doc>\n<seg>sch\xf6n</seg>\n"})
     server.files["/dev.tgz"] = packed
     archive = Remote(name="dev.tgz", address=f"{server.address}/dev.tgz", sha256=sha256(packed), is_archive=True)
-    with pytest.raises(HeedError, match=r"dev.tgz: dev/test.sgm, line 2: byte 9 \(0xf6\) is not UTF-8"):
+    with pytest.raises(HeedError, match=r"dev.tgz: dev/test.sgm, line 1: byte 4 \(0xf6\) is not UTF-8"):
         store(tmp_path, reports).member(archive, "dev/test.sgm")
     assert not (tmp_path / "corpora" / "test").exists()
 

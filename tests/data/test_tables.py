@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from heed.data.reading.columns import examine
-from heed.data.reading.lines import MAX_LINE_BYTES
+from heed.data.reading.lines import MAX_LINE_BYTES, elements
 from heed.data.reading.pairs import Sources, TrainingText, read_pairs, read_sides
 from heed.data.reading.rows import Columns
 from heed.data.settings import DataSettings
@@ -136,8 +136,8 @@ def test_what_is_no_text_is_refused_by_name(tmp_path):
     tags = "".join(f'<seg id="{n}">a dog</seg>\n' for n in range(20))
     messages = "".join(f'#: main.c:{n}\nmsgid "dog {n}"\nmsgstr "Hund"\n\n' for n in range(20))
     for name, content, message in (
-        ("w.en.sgm", tags, "text between tags, which is not read here"),
-        ("memory.tmx.gz", "", "a translation memory"),
+        ("w.en.xml", tags, "text between tags, which is not read here"),
+        ("memory.xlf.gz", "", "a file of translations; export it as .tmx"),
         ("text.en.xz", "", "packed; unpack it, or compress it with gzip, which"),
         ("w.en", tags, r"is markup, such as .<seg id="),
         ("messages.en", messages, "is markup, such as "),
@@ -147,7 +147,7 @@ def test_what_is_no_text_is_refused_by_name(tmp_path):
         other.write_text(content.replace("<", "a").replace("#", "a").replace("msg", "a"))
         with pytest.raises(HeedError, match=f"{name}: {message}"):
             TrainingText([(path, other)], ("en", "de"))
-        if path.suffix == ".sgm":
+        if path.suffix == ".xml":
             with pytest.raises(HeedError, match=message):
                 next(read_pairs((path, other)))
     # Words of a tag before a sentence, or within, are text.
@@ -168,3 +168,47 @@ def test_dev_and_tests_may_be_one_file_of_both_sides_in_which_each_row_counts(tm
     dev.write_text("")
     with pytest.raises(HeedError, match=r"dev\.jsonl is empty"):
         list(read_pairs((dev, dev), ("en", "de")))
+
+
+MEMORY = """<?xml version="1.0"?><!DOCTYPE tmx SYSTEM "tmx14.dtd">
+<tmx version="1.4"><header srclang="en"/><body>
+<tu tuid="1"><note>x</note><tuv xml:lang="EN-US"><seg>a <bpt i="1">&lt;b></bpt>dog<ept i="1">&lt;/b></ept>
+ &amp; I</seg></tuv><tuv xml:lang="de"><seg>ein <hi>Hund</hi></seg></tuv></tu>
+<tu><tuv lang="en"><seg>a cat</seg></tuv><tuv lang="fr"><seg>un chat</seg></tuv></tu>
+<TU><tuv xml:lang="en"><seg>broken</tuv></TU><tu
+><tuv xml:lang="de_AT"><seg>eine Katze</seg></tuv><tuv xml:lang="en"><seg>a cat</seg></tuv></tu>
+</body></tmx>"""
+
+
+def test_of_a_translation_memory_the_units_with_both_languages_are_pairs(tmp_path):
+    path = tmp_path / "memory.tmx"
+    path.write_text(MEMORY)
+    pairs = [("a dog & I", "ein Hund"), ("a cat", "eine Katze")]
+    assert list(read_pairs((path, path), ("en", "de"))) == pairs
+    assert list(read_pairs((path, path), ("de_AT", "en"))) == [("eine Katze", "a cat")]
+    assert TrainingText([(path, path)], ("en", "de")).rows == [4]
+    with pytest.raises(HeedError, match="memory.tmx: has no column 'es'; it has 'en-us', 'en', 'de', 'fr'"):
+        list(read_pairs((path, path), ("en", "es")))
+    pieces = (MEMORY[i : i + 3].encode() for i in range(0, len(MEMORY), 3))
+    assert len(list(elements(pieces, "tu", "it"))) == 4
+
+
+def test_of_wmts_test_sets_the_segments_are_lines(tmp_path):
+    for side, words in (("en", ("a &lt;dog&gt; ", "two\nlines")), ("de", ("ein Hund", "zwei Zeilen"))):
+        segments = "".join(f'<seg id="{n}"> {text}</seg>\n' for n, text in enumerate(words))
+        (tmp_path / f"{side}.sgm").write_text(f"<srcset><doc><p>{segments}</p></doc></srcset>")
+    pairs = [("a <dog>", "ein Hund"), ("two lines", "zwei Zeilen")]
+    both = (tmp_path / "en.sgm", tmp_path / "de.sgm")
+    assert list(read_pairs(both)) == pairs and TrainingText([both], ("en", "de")).rows == [2]
+
+
+@pytest.mark.parametrize(("name", "text", "told"), [
+    ("a.tmx", "<tu><tuv>", "<tu> number 1 has no end; is the file whole"),
+    ("a.tmx", "<tu>" + "a" * 2**20, "<tu> number 1 is longer than 1,048,576 bytes"),
+    ("a.sgm", "<seg>a</seg><seg id='2'>" + "a" * 2**21, "<seg> number 2 is longer than"),
+])  # fmt: skip
+def test_cut_and_endless_elements_are_refused_by_number(tmp_path, name, text, told):
+    path = tmp_path / name
+    path.write_text(text)
+    with pytest.raises(HeedError, match=f"{name}: {told}"):
+        list(read_pairs((path, path if name == "a.tmx" else tmp_path / "a.sgm"), ("en", "de")))

@@ -12,11 +12,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field
 
 from heed.config import shown
-from heed.data.reading.columns import examine, format_of, has_lines
-from heed.data.reading.json_lines import JsonReader, infer_schema, text_schema
+from heed.data.reading.columns import examine, format_of, has_lines, line_reader
+from heed.data.reading.json_lines import infer_schema, text_schema
 from heed.data.reading.parquet import common_schema
 from heed.data.reading.rows import FORMATS, Columns, Format
-from heed.data.reading.tables import TableReader
 from heed.errors import HeedError
 from heed.leases.plan import (
     PLAN,
@@ -201,7 +200,7 @@ def _names_in(names: Sequence[str], columns: Sequence[str]) -> list[str]:
     """The columns of files of JSON Lines, by their first rows, or of tables, by their heads. HeedError if one lacks."""
     there: dict[str, None] = {}
     for name in names:
-        with closing((TableReader if format_of(name) == "table" else JsonReader)(name, columns=columns)) as reader:
+        with closing(line_reader(name)(name, columns=columns)) as reader:
             there |= dict.fromkeys(reader.names())
     return list(there)
 

@@ -18,7 +18,7 @@ import urllib.error
 import urllib.request
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -27,14 +27,13 @@ from typing import IO, Any
 
 from heed.config import shown
 from heed.data.corpora.catalogue import Corpus, Text, file_of_member, file_of_url, find
-from heed.data.reading.lines import CHUNK_BYTES, decode_lines
+from heed.data.reading.lines import CHUNK_BYTES, decode_lines, plain_pieces
 from heed.data.reading.pairs import FilePair
 from heed.data.reading.text_files import TextFiles
 from heed.errors import HeedError
 from heed.runtime.files import remove_unfinished, whole_file
 from heed.runtime.locks import locked
 from heed.runtime.progress import progress
-from heed.text.character_references import resolved
 
 Report = Callable[[str], None]
 # The catalogue's size of a corpus is that of its archives; a mirror's plain texts may be larger.
@@ -430,7 +429,7 @@ def _member_of_zip(archive: Path, member_path: str, limit: int) -> Iterator[IO[b
 def _copy_text(stream: IO[bytes], name: str, out: IO[bytes], *, limit: int) -> None:
     """Copies a text as plain lines. ReadError if it is damaged, or unzips to more than `limit` bytes."""
     if name.endswith(".sgm"):
-        for line in sgm_lines(iter(partial(stream.read, CHUNK_BYTES), b""), name=name):
+        for line in decode_lines(plain_pieces(iter(partial(stream.read, CHUNK_BYTES), b""), name), name=name):
             out.write(f"{line}\n".encode())
     elif name.endswith(".gz"):
         try:
@@ -443,11 +442,3 @@ def _copy_text(stream: IO[bytes], name: str, out: IO[bytes], *, limit: int) -> N
             raise tarfile.ReadError(f"{name}: {error}") from None
     else:
         shutil.copyfileobj(stream, out)
-
-
-def sgm_lines(pieces: Iterable[bytes], *, name: str) -> Iterator[str]:
-    """The texts of a WMT test set's `<seg>` elements, a line each. HeedError names the line that is not UTF-8."""
-    for line in decode_lines(pieces, name=name):
-        begin, end = re.search("<seg[^<>]*>", line, re.IGNORECASE), line.lower().rfind("</seg>")
-        if begin and begin.end() <= end:
-            yield resolved(line[begin.end() : end]).strip()

@@ -7,6 +7,7 @@ from typing import Literal
 from heed.data.reading.json_lines import JsonReader, schema_of
 from heed.data.reading.line_files import LineReader
 from heed.data.reading.lines import refuse_other_formats
+from heed.data.reading.memories import MemoryReader, is_memory
 from heed.data.reading.parquet import ParquetReader, examine_parquet
 from heed.data.reading.rows import Columns, Format, Reader
 from heed.data.reading.tables import TableReader
@@ -21,7 +22,7 @@ def format_of(name: str) -> Format | Literal["table"]:
     stem = unpacked_name(name).lower()
     if stem.endswith(".parquet"):
         return "parquet"
-    if stem.endswith((".csv", ".tsv")):
+    if stem.endswith((".csv", ".tsv", ".tmx")):
         return "table"
     return "jsonl" if stem.endswith((".jsonl", ".ndjson", ".json")) else "text"
 
@@ -36,8 +37,10 @@ def holds_both_sides(name: str | Path) -> bool:
     return format_of(str(name)) != "text"
 
 
-def _line_reader(name: str) -> type[LineReader]:
-    return {"jsonl": JsonReader, "table": TableReader}.get(format_of(name), LineReader)
+def line_reader(name: str) -> type[LineReader]:
+    """The reader of a file whose rows are lines, or parts of it that are read as lines."""
+    table = MemoryReader if is_memory(name) else TableReader
+    return {"jsonl": JsonReader, "table": table}.get(format_of(name), LineReader)
 
 
 def examine(name: str, columns: Sequence[str], *, every: int, before: int) -> Examined:
@@ -54,7 +57,7 @@ def examine(name: str, columns: Sequence[str], *, every: int, before: int) -> Ex
         if format_of(name) == "parquet":
             rows, digest, offsets = examine_parquet(name, columns)
         else:
-            rows, digest, offsets = _line_reader(name)(name, columns=columns).examine(every=every, before=before)
+            rows, digest, offsets = line_reader(name)(name, columns=columns).examine(every=every, before=before)
     except OSError as error:
         raise HeedError(f"{name}: cannot be read ({error.strerror or error}).") from None
     if facts(name) != of_file:
@@ -73,4 +76,4 @@ def reader_of(name: str, columns: Columns, *, output: Format) -> Reader:
         arrow = needed("pyarrow", "Parquet is written with")
         texts = arrow.schema([(column, arrow.string()) for column in read])
         schema = schema_of(columns.schema) if columns.schema else texts
-    return _line_reader(name)(name, as_table=schema, columns=read)
+    return line_reader(name)(name, as_table=schema, columns=read)

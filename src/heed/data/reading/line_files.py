@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from heed.config import shown
-from heed.data.reading.lines import LineFault, lines_of_pieces, of_text, text_of
+from heed.data.reading.lines import LineFault, is_tagged, lines_of_pieces, of_text, plain_pieces, text_of
 from heed.data.reading.rows import BATCH_BYTES, BATCH_ROWS, Contents, Reader, Rows
 from heed.errors import HeedError
 from heed.leases.packages import needed
@@ -29,7 +29,7 @@ class LineReader(Reader):
         self._file: Any = None
         self._lines: Iterator[bytes | None] = iter(())
         self._row = 0
-        self._from_start = is_packed(name)
+        self._from_start = is_packed(name) or is_tagged(name)  # an offset in the file is none in its text
 
     def lines(self, rows: Range, *, side: int = 0, ends: bool = False) -> Iterator[bytes | None]:
         """The lines of these rows, None in place of one that is too long. HeedError if there are fewer, unless `ends`.
@@ -108,11 +108,15 @@ class LineReader(Reader):
 
     def split(self, pieces: Iterable[bytes]) -> Iterator[bytes | None]:
         """The lines of a content in pieces, None in place of one that is too long."""
-        return lines_of_pieces(pieces)
+        return lines_of_pieces(plain_pieces(pieces, self._name))
 
     def count(self, pieces: Iterable[bytes], *, every: int, before: int) -> tuple[int, dict[int, int]]:
         """The number of rows, and the byte that each begins at which is the first of the file or of a part."""
-        return _count_lines(pieces, every=every, before=before)
+        return _count_lines(plain_pieces(pieces, self._name), every=every, before=before)
+
+    def names(self) -> list[str]:
+        """The names of its columns, by its first rows; none of text."""
+        return []
 
     def check(self) -> None:
         """HeedError if the first lines show that a column is missing."""

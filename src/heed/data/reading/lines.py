@@ -6,6 +6,7 @@ and test sets and in text to translate, one ends the work, with its file and num
 
 import codecs
 import os
+import re
 import stat
 from collections.abc import Iterable, Iterator
 from functools import partial
@@ -13,6 +14,7 @@ from pathlib import Path, PurePath
 
 from heed.errors import HeedError
 from heed.leases.storage import unpacked, unpacked_name
+from heed.text.character_references import resolved
 
 MAX_LINE_BYTES = 2**20  # a file without line ends, or a bomb of gzip, would fill the memory
 CHUNK_BYTES = 2**16
@@ -38,8 +40,8 @@ OTHER_KINDS = {
 
 # Formats that are read by other programs, by the ends of their names.
 OTHER_SUFFIXES = {
-    **dict.fromkeys((".tmx", ".xlf", ".xliff", ".sdlxliff"), "a translation memory"),
-    **dict.fromkeys((".sgm", ".sgml", ".xml"), "text between tags"),
+    **dict.fromkeys((".xlf", ".xliff", ".sdlxliff"), "a file of translations; export it as .tmx"),
+    **dict.fromkeys((".xml",), "text between tags"),
     **dict.fromkeys((".po",), "a catalogue of messages"),
     **dict.fromkeys((".srt", ".vtt"), "subtitles with times"),
     **dict.fromkeys((".xlsx", ".xls", ".ods"), "a spreadsheet; save it as .csv"),
@@ -97,7 +99,7 @@ def read_lines(path: Path) -> Iterator[str]:
     """Lines of a UTF-8 file, plain, .gz or .zst. HeedError names the file, and the line that cannot be read."""
     try:
         with path.open("rb") as file:  # a FIFO, too
-            yield from decode_lines(unpacked(file, str(path)), name=str(path))
+            yield from decode_lines(plain_pieces(unpacked(file, str(path)), str(path)), name=str(path))
     except OSError as error:
         raise HeedError(f"{path}: cannot be read ({error.strerror}).") from None
 
@@ -133,6 +135,47 @@ def decode_lines(pieces: Iterable[bytes], *, name: str) -> Iterator[str]:
         except LineFault as fault:
             hint = f"; {fault.hint}" if fault.hint else ""
             raise HeedError(f"{name}, line {number}: {fault}{hint}.") from None
+
+
+def is_tagged(name: str) -> bool:
+    """Whether a file of this name is one of WMT's, whose segments stand between tags."""
+    return PurePath(unpacked_name(name).lower()).suffix in (".sgm", ".sgml")
+
+
+def plain_pieces(pieces: Iterable[bytes], name: str) -> Iterable[bytes]:
+    """The content of a file as lines of text: of one of WMT's test sets (.sgm) the texts of its `<seg>` elements."""
+    return _segments(pieces, name) if is_tagged(name) else pieces
+
+
+def _segments(pieces: Iterable[bytes], name: str) -> Iterator[bytes]:
+    for element in elements(pieces, "seg", name):
+        # Bytes that are not UTF-8 stay, for the reader of lines to name.
+        text = element[element.index(b">") + 1 : element.rindex(b"<")].decode("utf-8", "surrogateescape")
+        line = re.sub(r"[\r\n]", " ", resolved(text)).strip()
+        yield line.encode("utf-8", "surrogateescape") + b"\n"
+
+
+def elements(pieces: Iterable[bytes], name: str, file: str) -> Iterator[bytes]:
+    """The elements of a name in a content in pieces, which hold none of the same name.
+
+    HeedError if one is longer than a line may be, or never ends.
+    """
+    begin, end = re.compile(rb"<%b[\s>]" % name.encode(), re.IGNORECASE), f"</{name}>".encode()
+    rest, number = b"", 0
+    for piece in pieces:
+        rest += piece
+        lowered, place = rest.lower(), 0
+        while (start := begin.search(lowered, place)) and (stop := lowered.find(end, start.end())) >= 0:
+            number += 1
+            yield rest[start.start() : stop + len(end)]
+            place = stop + len(end)
+        # What begins in this piece may end in the next one.
+        start = begin.search(lowered, place)
+        rest = rest[start.start() :] if start else rest[max(place, len(rest) - len(end)) :]
+        if len(rest) > MAX_LINE_BYTES:
+            raise HeedError(f"{file}: <{name}> number {number + 1:,} is longer than {MAX_LINE_BYTES:,} bytes.")
+    if begin.search(rest):
+        raise HeedError(f"{file}: <{name}> number {number + 1:,} has no end; is the file whole?")
 
 
 def lines_of_pieces(pieces: Iterable[bytes]) -> Iterator[bytes | None]:
