@@ -92,6 +92,22 @@ def test_update_keeps_the_texts_of_the_output_and_fills_what_is_missing(heed, fo
     assert "--format json keeps them" in done.stderr
 
 
+def test_a_folder_is_translated_with_a_report_and_status_1_for_what_is_no_document(heed, folder, tmp_path):
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "a.md").write_text("one\n")
+    (tmp_path / "site" / "b.json").write_text("{")
+    done = heed("translate-file", folder, "site", "new", cwd=tmp_path)
+    assert done.returncode == 1 and "b.json: line 1, column 2: not JSON" in done.stderr
+    assert "Traceback" not in done.stderr and (tmp_path / "new" / "a.md").exists()
+    (tmp_path / "site" / "b.json").unlink()
+    assert heed("translate-file", folder, "site", "new", cwd=tmp_path).returncode == 0
+    for options, told in ((["--columns", "1"], "are for one file"), (["--format", "md"], "are for one file")):
+        done = heed("translate-file", folder, "site", "new", *options, cwd=tmp_path)
+        assert done.returncode == 1 and told in done.stderr
+    done = heed("translate-file", folder, "site/a.md", "b.md", "--only", "*.md", cwd=tmp_path)
+    assert done.returncode == 1 and "--only is for folders" in done.stderr
+
+
 def test_files_are_translated_whole_or_not_at_all(heed, folder, tmp_path):
     (tmp_path / "letter.docx").write_bytes(letter())
     (tmp_path / "bad.srt").write_bytes(b"\xff")

@@ -1,5 +1,6 @@
 """heed translate-file, and heed translate --format: whole documents with their layout."""
 
+import hashlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ from heed.apps.cli.guesses import one_of
 from heed.apps.cli.options import Device, From, PrecisionOption, To, decoding_precision, with_decoding_options
 from heed.apps.cli.process import import_torch_if_needed
 from heed.apps.cli.terminal import say
+from heed.apps.documents.folders import REPORT, plan_folder, translate_folder
 from heed.apps.documents.formats import (
     FORMATS,
     MAX_BYTES,
@@ -18,14 +20,17 @@ from heed.apps.documents.formats import (
     SUFFIXES,
     UPDATED,
     Format,
+    document_job,
     format_of,
     translate_document,
 )
 from heed.apps.documents.text.atoms import kept_patterns
 from heed.apps.documents.text.terms import read_terms
+from heed.apps.documents.text.translation import DocumentOptions, run_job
 from heed.decoding.settings import DecodingOptions
 from heed.errors import HeedError
 from heed.runtime.files import check_target, whole_file
+from heed.runtime.progress import progress
 from heed.runtime.reading import read_bounded
 from heed.text.printable import KEPT_IN_TEXT, printable
 
@@ -63,8 +68,10 @@ Glossary = Annotated[
 @with_decoding_options("beam_size", "length_penalty")
 def translate_file(
     model: Annotated[Path, typer.Argument(help="A model folder.")],
-    source: Annotated[Path, typer.Argument(metavar="IN", help=f"The document: {', '.join(SUFFIXES)}.")],
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="The file to write, in the same format.")],
+    source: Annotated[
+        Path, typer.Argument(metavar="IN", help=f"A document ({', '.join(SUFFIXES)}), or a folder of them.")
+    ],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The file to write, in the same format, or the folder.")],
     source_language: From = None,
     target_language: To = None,
     document_format: Annotated[
@@ -86,6 +93,10 @@ def translate_file(
             "--update", help="Keep the texts that OUT, a file of keys and texts, has, and fill what is missing."
         ),
     ] = False,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PATTERN", help="Of a folder: translate these, such as '*.html', and copy nothing."),
+    ] = None,
     columns: Annotated[
         str | None,
         typer.Option(help="Columns of a table to translate, by name or number: title,3. Default: all of them."),
@@ -96,6 +107,50 @@ def translate_file(
     device: Device = None,
 ) -> None:
     """Translate a document and keep its layout: markup, code, addresses and times stay as they are."""
+    kept_patterns(tuple(keep or ()))  # whose faults show before a model is loaded
+    terms = read_glossary(glossary)
+    is_folder = source.is_dir()
+    if only and not is_folder:
+        raise HeedError("--only is for folders; IN is a file.")
+    if is_folder and (document_format is not None or columns is not None):
+        raise HeedError("--format and --columns are for one file; IN is a folder.")
+    chosen = None if is_folder else _check_file(source, out, document_format, update=update, columns=columns)
+    content = b"" if is_folder else read_bounded(source, MAX_BYTES)
+    earlier = read_bounded(out, MAX_BYTES) if update and not is_folder and out.exists() else None
+    import_torch_if_needed(device)
+    from heed.decoding.translator import Translator
+
+    translator = Translator.load(
+        model,
+        device=device,
+        precision=decoding_precision(precision),
+        report=say,
+        source=source_language,
+        target=target_language,
+        **decoding,
+    )
+    options = DocumentOptions(
+        language=language or translator.languages[0],
+        target=translator.languages[1],
+        keep=tuple(keep or ()),
+        terms=terms,
+        attributes=attributes == "all",
+        cues=cues,
+        earlier=earlier,
+        columns=tuple(columns.split(",")) if columns else (),
+    )
+    if chosen is None:
+        made_by = hashlib.sha256(f"{model.resolve()} {decoding} {precision} {options}".encode()).hexdigest()
+        _translate_folder(source, out, translator, options, only=only or (), made_by=made_by, update=update)
+        return
+    translated = run_job(document_job(content, chosen, options, name=str(source)), translator.translate_aligned)
+    with whole_file(out) as temporary:
+        temporary.write_bytes(translated)
+    say(f"Wrote {out}")
+
+
+def _check_file(source: Path, out: Path, document_format: str | None, *, update: bool, columns: str | None) -> Format:
+    """The format of a document. HeedError if it cannot be written to `out`, or an option is for others."""
     chosen = format_of(source) if document_format is None else check_format(document_format)
     named = SUFFIXES.get(source.suffix.lower(), chosen)
     if named in UPDATED and chosen == "text":
@@ -110,39 +165,32 @@ def translate_file(
     check_target(out)
     if out.exists() and out.samefile(source):
         raise HeedError(f"{out}: is the document itself, which would be replaced; choose another name.")
-    kept_patterns(tuple(keep or ()))  # whose faults show before a model is loaded
-    terms = read_glossary(glossary)
-    content = read_bounded(source, MAX_BYTES)
-    earlier = read_bounded(out, MAX_BYTES) if update and out.exists() else None
-    import_torch_if_needed(device)
-    from heed.decoding.translator import Translator
+    return chosen
 
-    translator = Translator.load(
-        model,
-        device=device,
-        precision=decoding_precision(precision),
-        report=say,
-        source=source_language,
-        target=target_language,
-        **decoding,
-    )
-    translated = translate_document(
-        content,
-        translator.translate_aligned,
-        format=chosen,
-        language=language or translator.languages[0],
-        target=translator.languages[1],
-        keep=tuple(keep or ()),
-        terms=terms,
-        attributes=attributes == "all",
-        cues=cues,
-        earlier=earlier,
-        columns=tuple(columns.split(",")) if columns else (),
-        name=str(source),
-    )
-    with whole_file(out) as temporary:
-        temporary.write_bytes(translated)
-    say(f"Wrote {out}")
+
+def _translate_folder(
+    source: Path,
+    out: Path,
+    translator: "Translator",
+    options: DocumentOptions,
+    *,
+    only: Sequence[str],
+    made_by: str,
+    update: bool,
+) -> None:
+    """Translates a folder and says what was done. Status 1 if a document could not be translated."""
+    files = plan_folder(source, out, only=only, languages=(options.language, options.target))
+    n_documents = sum(file.format is not None for file in files)
+    say(f"{source}: {n_documents:,} documents to translate, {len(files) - n_documents:,} other files to copy.")
+    with progress("Translating", total=len(files), unit="files") as task:
+        faults = translate_folder(
+            files, out, translator.translate_aligned, options, made_by=made_by, update=update, done=task.advance
+        )
+    for fault in faults.values():
+        say(fault)
+    say(f"Wrote {out}: {len(files) - len(faults):,} files, {len(faults):,} could not be read; see {out / REPORT}.")
+    if faults:
+        raise typer.Exit(1)
 
 
 def read_glossary(path: Path | None) -> dict[str, str]:
