@@ -24,20 +24,20 @@ SRC = PROJECT / "src" / "heed"
 ROOMS = {
     "apps/bench": 920,
     "apps/cli": 740,
-    "apps/cluster": 1_430,
+    "apps/cluster": 1_450,
     "apps/comparison": 950,
     "apps/corpora": 120,
     "apps/documents": 9_280,
     "apps/exchange": 2_500,
     "apps/paper": 2_210,
     "apps/parsing": 180,
-    "apps/serving": 4_450,
+    "apps/serving": 4_480,
     "apps/training": 380,
     "apps/translation": 460,
     "apps/visualization": 590,
     "backends": 6_040,
     "data": 6_950,
-    "decoding": 2_410,
+    "decoding": 2_420,
     "evaluation": 570,
     "leases": 1_350,
     "model": 1_200,
@@ -47,7 +47,7 @@ ROOMS = {
     "runtime": 1_520,
     "text": 2_280,
     "training": 3_200,
-    "tests": 41_750,
+    "tests": 41_860,
 }
 MOST_LINES_BESIDE_ROOMS = 860  # apps/commands.py and the files directly in src/heed
 MOST_OPTIONS = 327  # of all commands, as docs/reference/commands.md lists them
@@ -57,7 +57,7 @@ LONGEST_FUNCTION = 100  # lines
 LONGER_FUNCTIONS = {
     "apps/translation/command.py:translate": 141,
     "apps/comparison/command.py:compare": 114,
-    "apps/serving/command.py:serve": 106,
+    "apps/serving/command.py:serve": 107,
     "decoding/translator.py:stream": 108,
     "decoding/distinct.py:distinct_search": 106,
 }

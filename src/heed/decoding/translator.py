@@ -128,6 +128,14 @@ class Translator(PairScorer):
         """The codes of source and target; "mul" where a model of several languages is not told which."""
         return self.direction.languages
 
+    @property
+    def pairs(self) -> list[tuple[str, str]]:
+        """The languages that it translates between: one pair, or all those of a model of several."""
+        several = self.direction.of_several
+        if several is None:
+            return [self.languages]
+        return [(src, tgt) for src in several.all_sources for tgt in several.all_targets if src != tgt]
+
     def between(self, source: str | None = None, target: str | None = None) -> "Translator":
         """This translator from and into these languages, with the same models. None: as it does now.
 

@@ -135,7 +135,7 @@ class Languages(Settings):
         """Those of codes such as >>fra<<, which stand before a source and say the target."""
         plain = {code[2:-2]: i for code, i in codes.items()}
         ids = {short: plain[code] for short, code in short_codes(plain).items()}
-        sources = [source] if _parts(source).language in table() else None
+        sources = list(short_codes([source])) if _parts(source).language in table() else None
         return cls(ids=ids, source="target", is_forced=False, sources=sources)
 
     @property

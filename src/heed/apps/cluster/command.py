@@ -9,12 +9,14 @@ from heed.apps.cli.options import (
     PENALTY,
     ClusterOption,
     Directory,
+    From,
     Gpus,
     Mirror,
     Overrides,
     Part,
     PrecisionOption,
     Threads,
+    To,
     Workers,
     check_options,
     decoding_precision,
@@ -65,6 +67,8 @@ def translate_shards(
     inputs: Inputs,
     out: Out,
     *,
+    source: From = None,
+    target: To = None,
     column: Column = None,
     output: Format = None,
     prefix: AddedPrefix = "",
@@ -84,7 +88,7 @@ def translate_shards(
     _run(
         "translate", model, inputs, out, columns=(column,), output=output, prefix=prefix, part_lines=part_lines,
         workforce=workforce_of(cluster, workers, part, threads=threads, gpus=gpus_per_worker), precision=precision,
-        decoding=decoding, max_errors=max_errors, dry_run=dry_run, price=price,
+        decoding=decoding, max_errors=max_errors, dry_run=dry_run, price=price, languages=(source, target),
     )  # fmt: skip
 
 
@@ -94,6 +98,8 @@ def score_shards(
     inputs: Inputs,
     out: Out,
     *,
+    source: From = None,
+    target: To = None,
     column: Column = None,
     target_column: Annotated[
         str | None, typer.Option(metavar="NAME", help="Column of the translations. Default: translation.")
@@ -117,6 +123,7 @@ def score_shards(
         "score", model, inputs, out, columns=(column, target_column), output=output, prefix=prefix,
         part_lines=part_lines, workforce=workforce_of(cluster, workers, part, threads=threads, gpus=gpus_per_worker),
         precision=precision, decoding=decoding, max_errors=max_errors, dry_run=dry_run, price=price,
+        languages=(source, target),
     )  # fmt: skip
 
 
@@ -136,6 +143,7 @@ def _run(
     max_errors: int,
     dry_run: bool,
     price: float | None,
+    languages: tuple[str | None, str | None],
 ) -> None:
     check_options(SEARCH_RULES, **decoding)
     checked = decoding_precision(precision)
@@ -146,6 +154,7 @@ def _run(
     options = ShardOptions(
         task=task, model=model, inputs=inputs, out=out, columns=columns, output=output, part_lines=part_lines,
         prefix=prefix, workforce=workforce, precision=checked, decoding=decoding, max_errors=max_errors, price=price,
+        languages=languages,
     )  # fmt: skip
     (estimate if dry_run else make_shards)(options, say)
 

@@ -30,6 +30,7 @@ from heed.apps.cluster.plan import (
 from heed.apps.cluster.worker import Loading
 from heed.apps.documents.text.sentences import splitter
 from heed.data.reading.rows import Columns, Format
+from heed.decoding.direction import Direction
 from heed.decoding.loading import folder_precision, load_models, recipe_settings
 from heed.decoding.settings import DecodingOptions, SamplingSettings
 from heed.errors import HeedError
@@ -66,6 +67,7 @@ class ShardOptions:
     max_errors: int
     price: float | None
     sampling: SamplingSettings | None = None  # draws instead of searching
+    languages: tuple[str | None, str | None] = (None, None)  # of a model of several
 
 
 def make_shards(options: ShardOptions, report: Report) -> bool:
@@ -158,8 +160,10 @@ def _work(options: ShardOptions, report: Report) -> tuple[list[str], Work]:
     folder = load_models([options.model])[0]
     if folder.tokenizer.symbols:
         raise HeedError(f"{options.model}: a parser; {options.task}-shards takes models that translate.")
+    direction = Direction.of(folder.card, folder.tokenizer).between(*options.languages)
+    direction.check()
     if options.task == "translate":
-        splitter(folder.card.src)  # says if its package is missing
+        splitter(direction.languages[0])  # says if its package is missing
     settings = recipe_settings(folder, options.decoding, where=str(options.model)).model_dump()
     # Nodes of several kinds work in the precision that the first one chose.
     if options.precision == "auto" and (planned := read_plan(options.out)) is not None:
@@ -172,6 +176,7 @@ def _work(options: ShardOptions, report: Report) -> tuple[list[str], Work]:
         model=Model(str(options.model.resolve()), manifest_hash(options.model)),
         settings=settings,
         sampling=None if options.sampling is None else options.sampling.model_dump(),
+        languages=None if direction.of_several is None or direction.is_open else direction.languages,
         precision=precision,
         columns=columns,
         output=output,

@@ -57,7 +57,7 @@ class Work(BaseModel, frozen=True):
     """The work to do on the inputs.
 
     settings: of the search. sampling: of draws in place of a search. split: how texts become sentences, as documents do
-    or line by line.
+    or line by line. languages: from and into which, of a model of several.
     """
 
     task: Task
@@ -65,6 +65,7 @@ class Work(BaseModel, frozen=True):
     settings: dict[str, Any]
     sampling: dict[str, Any] | None = None
     split: Split = "items"
+    languages: tuple[str, str] | None = None
     precision: DecodingPrecision
     columns: Columns
     output: Format
@@ -100,6 +101,7 @@ class WorkPlan(Plan):
             "settings": work.settings,
             **({} if work.sampling is None else {"sampling": work.sampling}),
             **({"split": work.split} if (work.task, work.split) == ("translate", "items") else {}),
+            **({} if work.languages is None else {"languages": list(work.languages)}),
             "precision": work.precision,
             "columns": {"read": list(work.columns.read), "schema": work.columns.schema, "added": list(work.added)},
             "output": work.output,

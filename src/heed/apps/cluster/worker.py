@@ -61,6 +61,7 @@ class Worker:
 
     def __init__(self, loading: Loading):
         from heed.backends.choice import search_backend
+        from heed.decoding.direction import Direction
         from heed.decoding.loading import load_models, no_report, ready_models
         from heed.decoding.settings import DecodingSettings
         from heed.decoding.translator import Translator
@@ -82,7 +83,7 @@ class Worker:
             model.tokenizer,
             DecodingSettings(**work.settings),
             precision=precision,
-            languages=(model.card.src, model.card.tgt),
+            direction=Direction.of(model.card, model.tokenizer).between(*(work.languages or (None, None))),
         )
         search_backend(models[0]).use_threads(loading.threads)
         self._sources = Sources(plan.names, work.columns, output=work.output)
@@ -216,7 +217,8 @@ class Worker:
 
         settings = self._translator.settings
         total = sum(log_probs)
-        penalty = length_penalty(len(log_probs), settings.length_penalty, settings.length_penalty_form)
+        length = len(log_probs) + self._translator.direction.forced.end  # a language that is given counts
+        penalty = length_penalty(length, settings.length_penalty, settings.length_penalty_form)
         return _Result((total, total / penalty), len(log_probs))
 
 

@@ -13,16 +13,18 @@ from heed.errors import HeedError
 from heed.runtime.process_tuning import forget_shapes, share_freed_memory
 
 if TYPE_CHECKING:
+    from heed.apps.serving.service import Service
     from heed.decoding.translator import Translator
 
 _ORIGIN = r"https?://[^\s/?#@*]+|[a-z]+(?:-web)?-extension://(?:\*|[^\s/?#@*]+)"
+MAX_SHOWN = 12  # pairs of languages
 LANGUAGE_HINT = "--pair en-de=MODEL names them"
 
 
 def serve(
     models: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="MODEL", help="Model folders, one for each pair of languages."),
+        typer.Argument(metavar="MODEL", help="Model folders, one for each pair of languages, or of many."),
     ] = None,
     host: Annotated[str, typer.Option(help="Address to listen at; 0.0.0.0 for all of this machine's.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen at; 0 for any free one.")] = 5000,
@@ -104,11 +106,13 @@ def serve(
         doors = Doors(names if is_private or names else None, origins, proxies, prefix)
         share_freed_memory()
         metrics = Metrics()
-        engines = {}
+        engines: dict[tuple[str, str], Engine] = {}
+        named = {_named_pair(text)[0] for text in pair or []}
         for languages, folder in folders.items():
             translator = Translator.load(folder, device=device, precision=decoding_precision(precision), report=say)
-            _check_translates(translator, folder)
-            engines[languages] = Engine(translator, max_waiting=queue, metrics=metrics)
+            engine = Engine(translator, max_waiting=queue, metrics=metrics)
+            pairs = _pairs(translator, folder, languages if languages in named else None)
+            engines = {**dict.fromkeys(pairs, engine), **engines} if len(pairs) > 1 else engines | {pairs[0]: engine}
         service = Service(
             engines,
             limits,
@@ -119,11 +123,10 @@ def serve(
             doors=doors,
             glossaries=store,
         )
-        pairs = ", ".join(f"{src}-{tgt}" for src, tgt in engines)
         if doors.hosts is None:
             say("Requests are answered whatever their Host header names; --allow-host NAME restricts it.")
         listener.listen()
-        say(f"Serving {pairs} at {address_of(listener)}.")
+        say(f"Serving {_shown(service)} at {address_of(listener)}.")
         run(service, listener, say)
 
 
@@ -177,6 +180,17 @@ def _named_pair(text: str) -> tuple[tuple[str, str], Path]:
     return (src.lower(), tgt.lower()), Path(folder)
 
 
-def _check_translates(translator: "Translator", folder: Path) -> None:
+def _pairs(translator: "Translator", folder: Path, named: tuple[str, str] | None) -> list[tuple[str, str]]:
+    """The pairs that a model is to translate: the one that is named, or all that it can. HeedError for a parser."""
     if translator.tokenizer.symbols:
         raise HeedError(f"{folder}: a parser; heed serve takes models that translate.")
+    if named is None:
+        return translator.pairs
+    return [named if translator.direction.of_several is None else translator.between(*named).languages]
+
+
+def _shown(service: "Service") -> str:
+    """What a server translates, in a few words."""
+    if len(service.engines) > MAX_SHOWN:
+        return f"{len(service.engines):,} pairs of {len(service.codes)} languages"
+    return ", ".join(f"{src}-{tgt}" for src, tgt in service.engines)

@@ -235,9 +235,9 @@ async def translate(request: Request, service: Service, asked: TranslateFields) 
 )
 async def languages(request: Request, service: Service, asked: LanguagesFields) -> Response:
     if asked.type == "source":
-        return JSONResponse([_entry(code.upper()) for code in service.languages()])
+        return JSONResponse([_entry(code.upper()) for code in service.languages])
     # Clients look for their source language there, too; into itself, a text stays as it is.
-    variants = [variant for code in sorted(service.codes()) for variant in VARIANTS.get(code, [code.upper()])]
+    variants = [variant for code in sorted(service.codes) for variant in VARIANTS.get(code, [code.upper()])]
     return JSONResponse([_entry(variant) | {"supports_formality": False} for variant in variants])
 
 

@@ -214,7 +214,7 @@ async def _answers(
 async def _alignments(
     service: Service, pair: Pair, sources: list[str], targets: list[str]
 ) -> list[tuple[Link, ...] | None]:
-    translator = service.engines[pair].translator
+    translator = service.engines[pair].between(pair)
     links: list[tuple[Link, ...] | None] = []
     for first in range(0, len(sources), ALIGNED_AT_ONCE):
         group = slice(first, first + ALIGNED_AT_ONCE)

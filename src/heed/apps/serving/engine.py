@@ -48,6 +48,7 @@ class Engine:
         self.translator = translator
         self.metrics = metrics or Metrics()
         self.metrics.engines.append(self)
+        self._by_pair: dict[tuple[str, str], Translator] = {}
         self.queue = RequestQueue(max_waiting, self.metrics)
         n_threads = search_backend(translator.models[0]).search_threads(translator.models[0])
         self.searches: list[SearchThread] = []
@@ -76,10 +77,26 @@ class Engine:
         """Sentences, or pieces of long ones, in a search."""
         return sum(len(search.searching) for search in self.searches)
 
+    def between(self, pair: tuple[str, str]) -> Translator:
+        """Its translator from and into these languages."""
+        if self.translator.direction.of_several is None:
+            return self.translator
+        if (translator := self._by_pair.get(pair)) is None:
+            translator = self._by_pair[pair] = self.translator.between(*pair)
+        return translator
+
     async def translate(
-        self, sentences: Sequence[str], *, n_best: int = 1, prefix: str = "", timeout_seconds: float = math.inf
+        self,
+        sentences: Sequence[str],
+        pairs: Sequence[tuple[str, str]] | None = None,
+        *,
+        n_best: int = 1,
+        prefix: str = "",
+        timeout_seconds: float = math.inf,
     ) -> AsyncGenerator[tuple[int, Translation]]:
         """Yields each sentence's place and translation, as they are finished.
+
+        pairs: of each sentence its languages, where the translator is not told them; they share a search.
 
         Raises QueueFull at once, TooLate, Closing, or SearchFailed. Close the iterator (`contextlib.aclosing`), and
         what is unfinished leaves the queue and the search.
@@ -87,11 +104,14 @@ class Engine:
         # Encoding, in front of the queue: what has no room is rejected before this work.
         deadline = time.monotonic() + timeout_seconds
         self.queue.check_room()
-        begins_with = await off_event_loop(len(prefix), lambda: self.translator.prefix(prefix))
-        if begins_with.n_tokens > PIECE_TOKENS:  # a sentence so long would keep all others out of its search
-            raise HeedError(f"the prefix has {begins_with.n_tokens:,} tokens, more than {PIECE_TOKENS}: shorten it.")
+        translators = [self.translator] * len(sentences) if pairs is None else list(map(self.between, pairs))
+        different = dict.fromkeys(translators)
+        prefixes = await off_event_loop(len(prefix), lambda: {one: one.prefix(prefix) for one in different})
+        longest = max((one.n_tokens for one in prefixes.values()), default=0)
+        if longest > PIECE_TOKENS:  # a sentence so long would keep all others out of its search
+            raise HeedError(f"the prefix has {longest:,} tokens, more than {PIECE_TOKENS}: shorten it.")
         n_chars = sum(map(len, sentences))
-        pieces = await off_event_loop(n_chars, lambda: self.translator.pieces(list(sentences)))
+        pieces = await off_event_loop(n_chars, lambda: _pieces(sentences, translators))
 
         # The threads of the searches hand their results to this coroutine's event loop.
         loop, outcomes = asyncio.get_running_loop(), asyncio.Queue[Outcome]()
@@ -102,8 +122,8 @@ class Engine:
 
         # A beam has as many hypotheses as it is wide, not more.
         n_best = min(n_best, self.translator.settings.beam_size)
-        request = Request(sentences, n_best, begins_with, deliver, n_unfinished=len(sentences))
-        request.add_pieces(pieces)
+        request = Request(sentences, n_best, translators, deliver, n_unfinished=len(sentences))
+        request.add_pieces(pieces, [prefixes[one] for one in translators])
         self.queue.add(request)
 
         # Whatever ends the iterator, a client that has gone included, takes the rest of the request away.
@@ -170,7 +190,7 @@ class Engine:
         if request.over:
             return
         try:
-            translation = self.translator.joined(request.sentences[i], pieces)
+            translation = request.translators[i].joined(request.sentences[i], pieces)
         except BaseException as error:  # of the tokenizer
             self._fail(request, SearchFailed(error_reason(error)))
             return
@@ -178,3 +198,13 @@ class Engine:
             request.n_unfinished -= 1
             request.over = request.n_unfinished == 0
         request.deliver((i, translation))
+
+
+def _pieces(sentences: Sequence[str], translators: Sequence[Translator]) -> list[list[list[int]]]:
+    """The pieces of each sentence by its translator; sentences of one are encoded together."""
+    found: list[list[list[int]]] = [[] for _ in sentences]
+    for translator in dict.fromkeys(translators):
+        places = [i for i, one in enumerate(translators) if one is translator]
+        for i, pieces in zip(places, translator.pieces([sentences[i] for i in places]), strict=True):
+            found[i] = pieces
+    return found

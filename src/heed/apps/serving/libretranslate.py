@@ -124,8 +124,8 @@ async def detect(request: Request, service: Service, asked: DetectFields) -> Res
 )
 async def languages(request: Request, service: Service, _: None) -> Response:
     # Clients look for their target among the codes, too. A text stays as it is in its own language.
-    only_targets = {tgt: [tgt] for _, tgt in sorted(service.engines) if tgt not in service.languages()}
-    every = (service.languages() | only_targets).items()
+    only_targets = {tgt: [tgt] for _, tgt in sorted(service.engines) if tgt not in service.languages}
+    every = (service.languages | only_targets).items()
     return JSONResponse([{"code": code, "name": language_name(code), "targets": targets} for code, targets in every])
 
 

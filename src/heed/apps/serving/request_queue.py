@@ -12,6 +12,7 @@ import numpy as np
 from heed.apps.serving.metrics import Metrics
 from heed.decoding.beam import Hypothesis
 from heed.decoding.translation import Translation
+from heed.decoding.translator import Translator
 from heed.text.prefix import Prefix
 
 QUEUE_TOKENS = 64  # average number of tokens allowed for a queued sentence
@@ -58,11 +59,11 @@ Outcome = tuple[int, Translation] | Exception  # a sentence's place and translat
 
 @dataclass(eq=False)
 class Request:
-    """The sentences of one request, and how far they are."""
+    """The sentences of one request, and how far they are. translators: of each, from and into its languages."""
 
     sentences: Sequence[str]
     n_best: int
-    prefix: Prefix
+    translators: Sequence[Translator]
     deliver: Callable[[Outcome], None]
     arrived: float = field(default_factory=time.monotonic)
     waiting: deque["Piece"] = field(default_factory=deque)
@@ -72,22 +73,31 @@ class Request:
     over: bool = False
     shared: bool = False  # whether its pieces and those of another request have waited for each other
 
-    def add_pieces(self, pieces: Sequence[Sequence[Sequence[int]]]) -> None:
-        """Lets the pieces of each sentence wait; a blank sentence has none."""
+    def add_pieces(self, pieces: Sequence[Sequence[Sequence[int]]], prefixes: Sequence[Prefix]) -> None:
+        """Lets the pieces of each sentence wait; a blank sentence has none. prefixes: how the sentences begin."""
         for i, of_sentence in enumerate(pieces):
             self.results.append([None] * len(of_sentence))
-            self.waiting.extend(Piece(self, i, place, ids) for place, ids in enumerate(of_sentence))
-            self.n_tokens += sum(map(len, of_sentence)) + (self.prefix.n_tokens if of_sentence else 0)
+            following = self.translators[i].direction.forced
+            begins = (following if place else prefixes[i] for place in range(len(of_sentence)))
+            added = [Piece(self, i, place, *one) for place, one in enumerate(zip(of_sentence, begins, strict=True))]
+            self.waiting.extend(added)
+            self.n_tokens += sum(piece.n_tokens for piece in added)
 
 
 @dataclass(eq=False)
 class Piece:
-    """A sentence, or the part of a long one at `place`, as the search takes it."""
+    """A sentence, or the part of a long one at `place`, as the search takes it. prefix: how its target begins."""
 
     request: Request
     sentence: int
     place: int
     ids: Sequence[int]
+    prefix: Prefix
+
+    @property
+    def n_tokens(self) -> int:
+        """Those that it counts for in the queue."""
+        return len(self.ids) + self.prefix.n_tokens
 
 
 class RequestQueue:
@@ -187,7 +197,7 @@ class RequestQueue:
             request = queue.popleft()
             piece = request.waiting.popleft()
             self.n_waiting -= 1
-            request.n_tokens -= len(piece.ids) + (request.prefix.n_tokens if piece.place == 0 else 0)
+            request.n_tokens -= piece.n_tokens
             if request.waiting:
                 queue.append(request)
             return piece

@@ -225,7 +225,7 @@ def check_bytes(service: Service, texts: list[str]) -> None:
 
 def deepl_languages(service: Service, source: str, target: str) -> tuple[str, str]:
     """Their codes as the models have them; "" as a source is auto. Fault in the words that DeepL's clients look for."""
-    known = service.codes()
+    known = service.codes
     src, tgt = "auto" if not source or is_auto(source) else known_code(source, known), known_code(target, known)
     for name, code in (("target_lang", tgt), ("source_lang", src)):
         if code not in known and (name, code) != ("source_lang", "auto"):
@@ -237,7 +237,7 @@ def deepl_languages(service: Service, source: str, target: str) -> tuple[str, st
 
 def known_languages(service: Service, source: str, target: str) -> tuple[str, str]:
     """Their codes as the models have them; the source may be "auto". Fault if the server does not know one of them."""
-    known = service.codes()
+    known = service.codes
     src, tgt = "auto" if is_auto(source) else known_code(source, known), known_code(target, known)
     for language in (src, tgt):
         if language not in known and (language, src) != ("auto", "auto"):

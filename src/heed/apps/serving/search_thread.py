@@ -13,7 +13,6 @@ from heed.decoding.distinct import distinct_search
 from heed.decoding.stream import MAX_SENTENCES, Source
 from heed.decoding.translator import Translator
 from heed.errors import HeedError, is_out_of_memory
-from heed.text.prefix import NO_PREFIX
 
 # Sentences of one n_best that are searched before another n_best, which waits, has its turn.
 TURN = MAX_SENTENCES
@@ -142,7 +141,7 @@ class SearchThread:
         self._last_number += 1
         self.searching[self._last_number] = piece
         self._metrics.queue_seconds.observe(time.monotonic() - piece.request.arrived)
-        return Source(self._last_number, piece.ids, piece.request.prefix if piece.place == 0 else NO_PREFIX)
+        return Source(self._last_number, piece.ids, piece.prefix)
 
     def _is_cancelled(self, number: int) -> bool:
         if self.searching[number].request.over:

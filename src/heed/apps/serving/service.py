@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mappin
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -209,25 +209,26 @@ class Service:
         self.attention = AttentionThread(self.metrics, max_waiting=self.limits.queue)
         self.file_turns = asyncio.Semaphore(FILES_AT_ONCE)
         self.document_workers = DocumentWorkers(self.limits.max_file_text)
-        self.detector = LanguageDetector(self.codes())
+        self.detector = LanguageDetector(self.codes)
 
     async def start(self) -> None:
         """Starts the engines; ready once each has translated a sentence. The first attention comes after that."""
-        for engine in self.engines.values():
+        pairs = {engine: pair for pair, engine in self.engines.items()}
+        for engine in pairs:
             engine.start()
-        for engine in self.engines.values():
-            async with aclosing(engine.translate([WARM_UP])) as results:
+        for engine, pair in pairs.items():
+            async with aclosing(engine.translate([WARM_UP], [pair])) as results:
                 async for _ in results:
                     pass
         self.ready = True
-        for engine in self.engines.values():
-            await self.attention.run(partial(engine.translator.alignment, WARM_UP, WARM_UP))
+        for engine, pair in pairs.items():
+            await self.attention.run(partial(engine.between(pair).alignment, WARM_UP, WARM_UP))
 
     async def close(self) -> None:
         """Finishes what was accepted and ends the engines."""
         self.ready = False
         await asyncio.gather(
-            *(asyncio.to_thread(engine.close, self.limits.grace_seconds) for engine in self.engines.values())
+            *(asyncio.to_thread(engine.close, self.limits.grace_seconds) for engine in set(self.engines.values()))
         )
         self.attention.close()
         await self.document_workers.close()
@@ -243,6 +244,7 @@ class Service:
             self.metrics.rejected.labels(TooLate.reason).inc()
             raise TooLate("not finished in time") from None
 
+    @cached_property
     def languages(self) -> dict[str, list[str]]:
         """Each source language with the languages that it can be translated into; into itself, too."""
         targets: dict[str, set[str]] = {src: {src} for src, _ in self.engines}
@@ -250,13 +252,14 @@ class Service:
             targets[src].add(tgt)
         return {src: sorted(targets[src]) for src in sorted(targets, key=language_name)}
 
+    @cached_property
     def codes(self) -> set[str]:
         """The codes of all languages that texts can be translated from or into."""
         return {code for pair in self.engines for code in pair}
 
     def has(self, src: str, tgt: str) -> bool:
         """Whether texts can be translated from one to the other; into its own language, a text stays as it is."""
-        return (src, tgt) in self.engines or (src == tgt and src in self.codes())
+        return (src, tgt) in self.engines or (src == tgt and src in self.codes)
 
     async def detect(self, text: str) -> list[tuple[str, float]]:
         """The languages that the server translates from or into, with their probabilities, most probable first."""
@@ -386,7 +389,7 @@ class Service:
         texts = [hypothesis.text for hypothesis in translation.alternatives or (translation,)]
         links: Sequence[Sequence[Link] | None] = [None] * len(texts)
         if question.has_tags and pair in self.engines:
-            translator = self.engines[pair].translator
+            translator = self.engines[pair].between(pair)
             async with self.in_time(deadline):
                 links = await self.attention.run(partial(translator.alignments, [question.text] * len(texts), texts))
         made = [question.answer(Aligned(text, link)) for text, link in zip(texts, links, strict=True)]
@@ -406,24 +409,24 @@ class Service:
         A sentence whose best translation is blank gets the next one that is not, else itself. deadline: by the event
         loop's clock.
         """
-        asked: dict[Pair, list[tuple[int, int]]] = {}
+        asked: dict[Engine, list[tuple[int, int]]] = {}
         for i, (sentences, pair) in enumerate(zip(texts, pairs, strict=True)):
             for j, sentence in enumerate(sentences):
                 if pair not in self.engines:  # into its own language
                     self.n_characters += len(sentence)
                     yield i, j, Translation(sentence, sentence, 0.0, 0.0, True)
                 else:
-                    asked.setdefault(pair, []).append((i, j))
+                    asked.setdefault(self.engines[pair], []).append((i, j))
 
         # Blank ones are few, so that all their hypotheses cost little.
         for is_again in (False, True):
-            blank: dict[Pair, list[tuple[int, int]]] = {}
-            for pair, places in asked.items():  # texts in several languages are rare: one pair at a time
-                engine, of_engine = self.engines[pair], [texts[i][j] for i, j in places]
+            blank: dict[Engine, list[tuple[int, int]]] = {}
+            for engine, places in asked.items():  # texts for several models are rare: one at a time
+                of_engine, of_pairs = [texts[i][j] for i, j in places], [pairs[i] for i, _ in places]
                 seconds = max(0.0, deadline - asyncio.get_running_loop().time())
                 most = MAX_BEAM if is_again else n_best
                 async with aclosing(
-                    engine.translate(of_engine, n_best=most, prefix=prefix, timeout_seconds=seconds)
+                    engine.translate(of_engine, of_pairs, n_best=most, prefix=prefix, timeout_seconds=seconds)
                 ) as results:
                     async for number, translation in results:
                         i, j = places[number]
@@ -435,7 +438,7 @@ class Service:
                         self.n_characters += len(translation.source)
                         if is_blank(translation.text) and not is_blank(translation.source):
                             self.metrics.blank.inc()
-                            blank.setdefault(pair, []).append((i, j))
+                            blank.setdefault(engine, []).append((i, j))
                         else:
                             yield i, j, translation
             asked = blank

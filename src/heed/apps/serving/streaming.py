@@ -157,7 +157,7 @@ async def attention(request: Request, service: Service, asked: AttentionFields) 
     # Either may be long, so both count, and so do the weights, which grow with the product of the lengths.
     check_size(service, [source, translation])
     _check_length(translation, views)
-    translator = service.engines[pair].translator
+    translator = service.engines[pair].between(pair)
     service.attention.check_room()
     n_weights = _n_weights(translator, source, translation, views)
     if n_weights > MAX_WEIGHTS:
@@ -179,7 +179,7 @@ async def _pair(service: Service, asked: TranslateFields | AttentionFields, text
     source, target = asked.source or only[0], asked.target or only[1]
     if not target:
         raise Fault(400, "Invalid request: missing target parameter")
-    source, target = known_code(source, service.codes()), known_code(target, service.codes())
+    source, target = known_code(source, service.codes), known_code(target, service.codes)
     if is_auto(source):
         source, _ = await service.detect_source(text, target)
     check_pair(service, source, target)
@@ -265,8 +265,8 @@ def _matrix_json(head: NDArray[np.float32]) -> str:
 
 def _n_weights(translator: Translator, source: str, translation: str, views: list[View]) -> int:
     """How many weights these views have: rare characters are several tokens each."""
-    n_src = 1 + len(translator.tokenizer.encode(source))
-    n_tgt = 1 + len(translator.tokenizer.encode_targets([translation])[0])
+    n_src = 1 + len(translator.source_ids([source])[0])
+    n_tgt = 1 + translator.direction.forced.end + len(translator.tokenizer.encode_targets([translation])[0])
     arch = translator.models[0].arch
     layers = {"encoder": arch.encoder_layers, "decoder": arch.decoder_layers, "cross": arch.decoder_layers}
     sizes = {"encoder": n_src * n_src, "decoder": n_tgt * n_tgt, "cross": n_src * n_tgt}
