@@ -1,7 +1,9 @@
 """Shapes in signatures are checked whenever tests run; small models and corpora that several tests use."""
 
 import json
+import math
 import os
+import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
@@ -29,6 +31,7 @@ import torch
 from heed.data.batches.batch import Batch, mask_places
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
+from heed.runtime.locks import locked
 from heed.text.numbers import english, german, number_splits
 from heed.text.tokenizer import SpecialIds, Tokenizer, TokenizerSettings, train_tokenizer
 from tests.commands import Commands
@@ -159,8 +162,24 @@ def random_pairs(n_pairs: int, *, vocab_size: int = 50, seed: int = 3) -> tuple[
 
 @pytest.fixture(scope="session")
 def parser_run(tmp_path_factory, heed) -> Path:
-    """A folder with a treebank in the LDC's layout and a parser that `heed train` made of it."""
-    folder = tmp_path_factory.mktemp("parsing")
+    """A folder with a treebank in the LDC's layout and a parser that `heed train` made of it.
+
+    It is trained once for all processes that run tests side by side; each has a copy.
+    """
+    base = tmp_path_factory.getbasetemp()
+    trained = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "trained-parser"
+    trained.mkdir(exist_ok=True)
+    with locked(trained, wait=math.inf):
+        if not (trained / "whole").exists():
+            _train_parser(trained / "parsing", heed)
+            (trained / "whole").touch()
+    folder = Path(shutil.copytree(trained / "parsing", tmp_path_factory.mktemp("parsing") / "parsing"))
+    recipe = folder / "runs" / "small" / "config.toml"  # names the treebank by its whole path
+    recipe.write_text(recipe.read_text().replace(str(trained / "parsing"), str(folder)))
+    return folder
+
+
+def _train_parser(folder: Path, heed: Heed) -> None:
     from tests.parsing.corpus import RECIPE as PARSING
     from tests.parsing.corpus import write_treebank
 
@@ -172,4 +191,3 @@ def parser_run(tmp_path_factory, heed) -> Path:
     scores = {score["name"]: score for score in json.loads(done.stdout)["scores"]}
     assert scores["section23 (average)"]["f1"] > 90  # a language so small is learned
     assert "COLLINS" in scores["section23 (average)"]["f1_signature"]
-    return folder
