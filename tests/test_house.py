@@ -47,10 +47,10 @@ ROOMS = {
     "runtime": 1_520,
     "text": 2_280,
     "training": 3_200,
-    "tests": 41_860,
+    "tests": 41_880,
 }
 MOST_LINES_BESIDE_ROOMS = 860  # apps/commands.py and the files directly in src/heed
-MOST_OPTIONS = 327  # of all commands, as docs/reference/commands.md lists them
+MOST_OPTIONS = 331  # of all commands, as docs/reference/commands.md lists them
 MOST_SETTINGS = 102  # of a recipe, as docs/reference/settings.md lists them
 LONGEST_FUNCTION = 100  # lines
 # The options of a command are its parameters, one or more lines each; a search's loop is read as one.

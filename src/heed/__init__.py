@@ -18,8 +18,8 @@ if TYPE_CHECKING:  # the names of _HOMES, for type checkers and editors
     from heed.api import train as train
     from heed.apps.comparison.statistics import Comparison as Comparison
     from heed.apps.comparison.statistics import compare as compare
-    from heed.apps.exchange.transfer import export as export
-    from heed.apps.exchange.transfer import import_ as import_
+    from heed.apps.exchange.convert import export as export
+    from heed.apps.exchange.convert import import_ as import_
     from heed.decoding.beam import Hypothesis as Hypothesis
     from heed.decoding.beam import beam_search as beam_search
     from heed.decoding.settings import DecodingSettings as DecodingSettings
@@ -82,8 +82,8 @@ _HOMES = {
     "chrf": "heed.evaluation.bleu",
     "compare": "heed.apps.comparison.statistics",
     "evaluate": "heed.api",
-    "export": "heed.apps.exchange.transfer",
-    "import_": "heed.apps.exchange.transfer",
+    "export": "heed.apps.exchange.convert",
+    "import_": "heed.apps.exchange.convert",
     "load": "heed.api",
     "read_recipe": "heed.runs.recipe",
     "train": "heed.api",

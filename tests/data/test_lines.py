@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heed.data.reading.lines import CHUNK_BYTES, MAX_LINE_BYTES, decode_lines, lines_of_pieces, read_lines
-from heed.data.reading.stream import MAX_AHEAD, MAX_CHARACTERS, Arriving, wait_for_more, windows
+from heed.data.reading.stream import MAX_AHEAD, MAX_CHARACTERS, PrefetchedLines, wait_for_more, windows
 from heed.errors import HeedError
 
 
@@ -57,7 +57,7 @@ def test_a_bomb_of_gzip_is_a_line_that_is_too_long(tmp_path):
 
 def test_arriving_items_are_given_at_once_waited_for_and_ended():
     given_items: SimpleQueue = SimpleQueue()
-    arriving = Arriving(iter(given_items.get, "end"), size=len)
+    arriving = PrefetchedLines(iter(given_items.get, "end"), size=len)
     assert next(arriving) is None
     given_items.put("a")
     arriving.wait()
@@ -72,7 +72,7 @@ def test_what_reading_raises_is_raised_behind_the_items_before_it():
         yield "a"
         raise ValueError("broken")
 
-    arriving = Arriving(items(), size=len)
+    arriving = PrefetchedLines(items(), size=len)
     found = []
     with pytest.raises(ValueError, match="broken"):
         while True:
@@ -94,7 +94,7 @@ def test_only_so_much_is_read_ahead(item, most):
                 full.set()
             yield item
 
-    arriving = Arriving(items(), size=len)
+    arriving = PrefetchedLines(items(), size=len)
     assert full.wait(60)
     assert n_read == most + 1  # one is at hand, and there is no room for it
     assert next(arriving) == item

@@ -17,9 +17,9 @@ import numpy as np
 import torch
 
 from heed.apps.exchange import huggingface, marian
+from heed.apps.exchange.convert import ImportFormat, import_
 from heed.apps.exchange.marian import SETTINGS
 from heed.apps.exchange.tokenizers import write_hugging_face_tokenizer
-from heed.apps.exchange.transfer import ImportFormat, import_
 from heed.decoding.translator import Translator
 from heed.errors import HeedError
 from heed.model_folder import ModelCard, ModelFolder, read_weights, shared_weights

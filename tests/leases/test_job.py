@@ -1,4 +1,4 @@
-"""Leases: a driver with a crew that dies, fails, is silent or never starts, as a script says."""
+"""Leases: a scheduler with workers that die, fail, are silent or never start, as a script says."""
 
 import random
 import time
@@ -8,7 +8,7 @@ import pytest
 
 from heed.data.preparation.shard import ShardLoading
 from heed.errors import HeedError
-from heed.leases.job import Driver, Job, Outcome, Patience
+from heed.leases.job import Job, Outcome, Patience, Scheduler
 from heed.leases.workforce import Event
 
 FAST = Patience(
@@ -25,7 +25,7 @@ class Numbered:
 
 
 class Script:
-    """A crew whose workers do with a part what `answers` says: make it, "die" or "hang"."""
+    """Workers that do with a part what `answers` says: make it, "die" or "hang"."""
 
     def __init__(self, answers=lambda slot, part: DONE, starts=lambda slot: "ready"):
         self._answers, self._starts = answers, starts
@@ -68,7 +68,7 @@ class Script:
         pass
 
 
-def run(crew, n_parts=5, n_workers=2, check=lambda outcome: None):
+def run(workers, n_parts=5, n_workers=2, check=lambda outcome: None):
     outcome, lines = Outcome(), []
     job = Job(
         plan=Numbered(),
@@ -80,15 +80,15 @@ def run(crew, n_parts=5, n_workers=2, check=lambda outcome: None):
         progress=lambda outcome, n: f"{len(outcome.records)} of {n}",
         check=check,
     )
-    driver = Driver(job, crew, n_workers=n_workers, patience=FAST)
-    driver.run(range(n_parts), outcome)
+    scheduler = Scheduler(job, workers, n_workers=n_workers, patience=FAST)
+    scheduler.run(range(n_parts), outcome)
     return outcome, lines
 
 
 def test_every_part_is_made_once_if_nothing_fails():
-    crew = Script()
-    outcome, lines = run(crew)
-    assert sorted(crew.leased) == sorted(outcome.records) == [0, 1, 2, 3, 4]
+    workers = Script()
+    outcome, lines = run(workers)
+    assert sorted(workers.leased) == sorted(outcome.records) == [0, 1, 2, 3, 4]
     assert lines[-1] in ("4 of 5", "5 of 5")
 
 
@@ -118,23 +118,23 @@ def test_a_part_that_always_fails_is_named_and_the_others_are_made():
     def answer(slot, part):
         return {"failed": "the disk is full.", "again": True} if part == 2 else DONE
 
-    crew = Script(answer)
-    outcome, lines = run(crew)
+    workers = Script(answer)
+    outcome, lines = run(workers)
     assert sorted(outcome.records) == [0, 1, 3, 4] and outcome.given_up == {2: "the disk is full."}
-    assert crew.leased.count(2) == FAST.attempts
+    assert workers.leased.count(2) == FAST.attempts
     assert any("part-00002" in line and "Next attempt" in line for line in lines)
 
 
 def test_a_part_that_fails_for_good_is_not_tried_again():
-    crew = Script(lambda slot, part: {"failed": "no.", "again": False} if part == 1 else DONE)
-    outcome, _ = run(crew)
-    assert crew.leased.count(1) == 1 and list(outcome.given_up) == [1]
+    workers = Script(lambda slot, part: {"failed": "no.", "again": False} if part == 1 else DONE)
+    outcome, _ = run(workers)
+    assert workers.leased.count(1) == 1 and list(outcome.given_up) == [1]
 
 
 def test_a_part_that_costs_its_workers_their_lives_is_given_up():
-    crew = Script(lambda slot, part: "die" if part == 3 else DONE)
-    outcome, _ = run(crew)
-    assert crew.leased.count(3) == FAST.losses and list(outcome.given_up) == [3] and len(outcome.records) == 4
+    workers = Script(lambda slot, part: "die" if part == 3 else DONE)
+    outcome, _ = run(workers)
+    assert workers.leased.count(3) == FAST.losses and list(outcome.given_up) == [3] and len(outcome.records) == 4
 
 
 def test_a_worker_that_never_starts_stops_nothing():
@@ -171,9 +171,9 @@ def test_a_check_of_what_is_done_or_a_worker_ends_the_run():
         if len(outcome.records) == 2:
             raise HeedError("two are enough.")
 
-    crew = Script()
+    workers = Script()
     with pytest.raises(HeedError, match="two are enough"):
-        run(crew, n_workers=1, check=two_are_enough)
-    assert len(crew.leased) == 2
+        run(workers, n_workers=1, check=two_are_enough)
+    assert len(workers.leased) == 2
     with pytest.raises(HeedError, match="bad.jsonl, row 7"):
         run(Script(lambda slot, part: {"stop": "bad.jsonl, row 7: not JSON"}))

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from heed.apps.exchange import ctranslate2, huggingface, marian
-from heed.apps.exchange.parts import check_covered
+from heed.apps.exchange.unmerged_weights import check_covered
 from heed.backends.choice import prepack
 from heed.backends.cpu import search, training
 from heed.backends.cpu.build import has_int8, library

@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 from heed.errors import HeedError
 from heed.leases.plan import Plan, counted
-from heed.leases.worker import Loading
-from heed.leases.workforce import Crew, Event, Workforce
+from heed.leases.worker import WorkerSettings
+from heed.leases.workforce import Event, Workers, Workforce
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Job:
     """
 
     plan: Plan
-    loading: Loading
+    loading: WorkerSettings
     doing: str
     noun: str
     sidecar: Callable[[int], dict[str, Any] | None]
@@ -96,12 +96,12 @@ class Job:
             self.report(f"{len(outcome.records):,} of {counted(len(mine), self.noun)} are already there.")
         if not todo:
             return outcome
-        crew, n_workers, who = workforce.hire(self.loading, len(todo))
+        workers, n_workers, who = workforce.hire(self.loading, len(todo))
         self.report(f"{self.doing} {counted(len(todo), self.noun)}, {who}.")
         try:
-            Driver(self, crew, n_workers=n_workers).run(todo, outcome)
+            Scheduler(self, workers, n_workers=n_workers).run(todo, outcome)
         finally:
-            crew.close()
+            workers.close()
         return outcome
 
     def line(self, outcome: Outcome, n_parts: int) -> str:
@@ -121,11 +121,11 @@ class Job:
             )
 
 
-class Driver:
-    """Leases parts of a job to the workers of a crew."""
+class Scheduler:
+    """Leases parts of a job to workers."""
 
-    def __init__(self, job: Job, crew: Crew, *, n_workers: int, patience: Patience | None = None):
-        self._job, self._crew, self._report = job, crew, job.report
+    def __init__(self, job: Job, workers: Workers, *, n_workers: int, patience: Patience | None = None):
+        self._job, self._workers, self._report = job, workers, job.report
         self._patience = patience or Patience()
         self._slots = [_Slot() for _ in range(n_workers)]
         self._tried: dict[int, _Part] = {}
@@ -143,10 +143,10 @@ class Driver:
         reported = now = time.monotonic()
         for number, slot in enumerate(self._slots):
             slot.since = now
-            self._crew.start(number)
+            self._workers.start(number)
         while len(outcome.records) + len(outcome.given_up) < n_parts:
             self._lease()
-            for event in self._crew.events(self._patience.polled):
+            for event in self._workers.events(self._patience.polled):
                 self._hear(event, outcome)
             self._take_back(outcome)
             self._restart()
@@ -161,7 +161,7 @@ class Driver:
             if slot.state == "idle" and slot.rest_until <= now and self._due and self._due[0][0] <= now:
                 _, slot.part = heapq.heappop(self._due)
                 slot.state, slot.since = "busy", now
-                self._crew.lease(number, slot.part)
+                self._workers.lease(number, slot.part)
 
     def _hear(self, event: Event, outcome: Outcome) -> None:
         slot = self._slots[event.slot]
@@ -250,7 +250,7 @@ class Driver:
         for number, slot in enumerate(self._slots):
             if slot.state == "starting" and slot.restart_at <= now:
                 slot.restart_at, slot.since = math.inf, now
-                self._crew.start(number)
+                self._workers.start(number)
         pending = [slot for slot in self._slots if slot.state == "starting"]
         if (
             not self._waiting_is_reported

@@ -41,7 +41,7 @@ class LeaseWorker(Protocol):
         """Closes the files that are open; the worker can be used again."""
 
 
-class Loading(Protocol):
+class WorkerSettings(Protocol):
     """The settings of a worker, a frozen dataclass of what JSON can write."""
 
     @property
@@ -99,7 +99,7 @@ class Attempts:
         self._worker.close()
 
 
-def command_of(loading: Loading) -> list[str]:
+def command_of(loading: WorkerSettings) -> list[str]:
     """The command of a worker in a process of its own, which `main` reads."""
     settings: Any = loading  # of a class that is a dataclass
     kind = type(loading)

@@ -1,6 +1,6 @@
 """Who works: this process, several of this machine, or actors of Ray.
 
-A crew starts a worker for a numbered slot, hands it a part, and tells what became of both.
+`Workers` starts a worker for a numbered slot, hands it a part, and tells what became of both.
 """
 
 import ipaddress
@@ -23,7 +23,7 @@ from typing import Any, Literal, NamedTuple, Protocol, cast
 from heed.errors import HeedError
 from heed.leases.packages import needed
 from heed.leases.plan import counted
-from heed.leases.worker import Attempts, Loading, command_of
+from heed.leases.worker import Attempts, WorkerSettings, command_of
 from heed.runtime.cores import n_cores
 from heed.runtime.process_tuning import tune_process
 from heed.runtime.python_process import HOME, python_environment
@@ -76,33 +76,32 @@ class Workforce:
             return self.n_workers or max(1, n_cores() // (self.threads or 1))
         return max(1, int(_n_gpus() / self.gpus))
 
-    def hire(self, loading: Loading, n_parts: int) -> "tuple[Crew, int, str]":
-        """A crew, how many workers it has, which is no more than there are parts, and a few words for both."""
+    def hire(self, settings: WorkerSettings, n_parts: int) -> "tuple[Workers, int, str]":
+        """The workers, how many they are, which is no more than there are parts, and a few words for both."""
         if self.is_this_process:
-            return ThisProcess(_with_threads(loading, self.threads or n_cores())), 1, "in this process"
+            return ThisProcess(_with_threads(settings, self.threads or n_cores())), 1, "in this process"
         if self.cluster == "none":
             n_workers = min(n_parts, self.n_local())
             threads = self.threads or max(1, n_cores() // n_workers)
             who = f"by {counted(n_workers, 'process')} of {counted(threads, 'thread')}"
-            return Processes(_with_threads(loading, threads), n_gpus=_n_gpus() if self.gpus else 0), n_workers, who
+            return Processes(_with_threads(settings, threads), n_gpus=_n_gpus() if self.gpus else 0), n_workers, who
         threads = self.threads or 1
-        crew = RayActors(
-            _with_threads(loading, threads), address=self.cluster, n_workers=self.n_workers or None, gpus=self.gpus
+        workers = RayActors(
+            _with_threads(settings, threads), address=self.cluster, n_workers=self.n_workers or None, gpus=self.gpus
         )
-        room = int(crew.gpus() / self.gpus) if self.gpus else crew.cpus() // threads
+        room = int(workers.gpus() / self.gpus) if self.gpus else workers.cpus() // threads
         n_workers = min(n_parts, self.n_workers or max(1, room))
         who = f"by {counted(n_workers, 'worker')} of {counted(threads, 'thread')} on a Ray cluster"
-        if crew.is_open():
+        if workers.is_open():
             who += (
                 ", whose ports are open: without RAY_AUTH_MODE=token, whoever reaches one can run code there; keep "
                 "them in a private network"
             )
-        return crew, n_workers, who
+        return workers, n_workers, who
 
 
-def _with_threads(loading: Loading, threads: int) -> Loading:
-    settings: Any = loading  # of a class that is a dataclass
-    return cast("Loading", replace(settings, threads=threads))
+def _with_threads(settings: Any, threads: int) -> WorkerSettings:  # of a class that is a dataclass
+    return cast("WorkerSettings", replace(settings, threads=threads))
 
 
 def _n_gpus() -> int:
@@ -122,7 +121,7 @@ class Event(NamedTuple):
     content: Any = None
 
 
-class Crew(Protocol):
+class Workers(Protocol):
     def start(self, slot: int) -> None:
         """Starts the slot's worker; one that it has is ended first."""
 
@@ -137,10 +136,10 @@ class Crew(Protocol):
 
 
 class ThisProcess:
-    """A crew of one, which works while events are awaited."""
+    """One worker, which works while events are awaited."""
 
-    def __init__(self, loading: Loading):
-        self._worker = Attempts(loading.make())
+    def __init__(self, settings: WorkerSettings):
+        self._worker = Attempts(settings.make())
         self._events: list[Event] = []
         self._part: int | None = None
 
@@ -166,19 +165,19 @@ class ThisProcess:
 class Processes:
     """Processes of this machine. They end when this one does, however it ends."""
 
-    def __init__(self, loading: Loading, *, n_gpus: int):
-        self._loading, self._n_gpus = loading, n_gpus
+    def __init__(self, settings: WorkerSettings, *, n_gpus: int):
+        self._settings, self._n_gpus = settings, n_gpus
         self._workers: dict[int, subprocess.Popen[str]] = {}
         self._heard: queue.SimpleQueue[tuple[subprocess.Popen[str], Event]] = queue.SimpleQueue()
 
     def start(self, slot: int) -> None:
         self._end(slot)
-        loading: Any = self._loading  # of a class that is a dataclass
+        settings: Any = self._settings  # of a class that is a dataclass
         if self._n_gpus:
-            loading = replace(loading, device=f"cuda:{slot % self._n_gpus}")
-        threads = str(loading.threads)
+            settings = replace(settings, device=f"cuda:{slot % self._n_gpus}")
+        threads = str(settings.threads)
         worker = subprocess.Popen(
-            command_of(loading),
+            command_of(settings),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -238,9 +237,9 @@ class Processes:
 class _Actor:
     """A worker in a process of Ray's, which is set up as Heed's own are."""
 
-    def __init__(self, loading: Loading):
+    def __init__(self, settings: WorkerSettings):
         tune_process()
-        self._worker = Attempts(loading.make())
+        self._worker = Attempts(settings.make())
 
     def ready(self) -> bool:
         """Answers: an actor that does so is alive, and its worker made."""
@@ -254,7 +253,7 @@ class _Actor:
 class RayActors:
     """Actors of a Ray cluster, which is joined, or if there is none, started for this machine on loopback."""
 
-    def __init__(self, loading: Loading, *, address: str, n_workers: int | None, gpus: float):
+    def __init__(self, settings: WorkerSettings, *, address: str, n_workers: int | None, gpus: float):
         # Actors without a GPU keep CUDA's variables, as Ray is about to do by default.
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         # Else Ray packs the current folder, with all its files, if `uv run` has started this process.
@@ -268,7 +267,7 @@ class RayActors:
         self._ray = ray = needed("ray", "--cluster works with")
         with _unreachable_is_an_error(address), chdir(HOME):  # Ray's workers import from the current folder
             if there is None:
-                n_cpus = (n_workers or os.cpu_count() or 1) * loading.threads
+                n_cpus = (n_workers or os.cpu_count() or 1) * settings.threads
                 ray.init(
                     address="local",
                     num_cpus=n_cpus,
@@ -278,9 +277,9 @@ class RayActors:
                 )
             else:
                 ray.init(address=address, **options)  # "auto" as it is: only then Ray takes its token from the home
-        self._loading = loading
+        self._settings = settings
         self._actor = ray.remote(_Actor).options(
-            num_cpus=loading.threads, num_gpus=gpus, max_restarts=0, max_task_retries=0
+            num_cpus=settings.threads, num_gpus=gpus, max_restarts=0, max_task_retries=0
         )
         self._actors: dict[int, Any] = {}
         self._awaited: dict[Any, tuple[int, Any, bool]] = {}  # slot, actor, whether it is being started
@@ -299,7 +298,7 @@ class RayActors:
 
     def start(self, slot: int) -> None:
         self._end(slot)
-        actor = self._actors[slot] = self._actor.remote(self._loading)
+        actor = self._actors[slot] = self._actor.remote(self._settings)
         self._awaited[actor.ready.remote()] = slot, actor, True
 
     def lease(self, slot: int, part: int) -> None:

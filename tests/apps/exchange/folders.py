@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from heed.apps.exchange.transfer import ExportFormat, ImportFormat, export, import_
+from heed.apps.exchange.convert import ExportFormat, ImportFormat, export, import_
 from heed.data.batches.batch import make_batch
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer

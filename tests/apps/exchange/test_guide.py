@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from heed.apps.exchange.transfer import export
+from heed.apps.exchange.convert import export
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
 from heed.model_folder import ModelCard, save_model

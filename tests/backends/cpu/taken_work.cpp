@@ -5,7 +5,7 @@
 
 #include <cstdio>
 
-using heed::Team;
+using heed::ThreadTeam;
 
 constexpr int64_t N = 100, OTHERS = 3 * N / 4;  // at least so many must be done without the slow thread
 
@@ -38,9 +38,9 @@ static int failures_of(const char* name, Loop loop) {
         printf("%s, %s\n", name, threads);
         n++;
     };
-    check("region", [&](Work& work) { heed::parallel([&](Team& team) { loop(team, work); }); });
+    check("region", [&](Work& work) { heed::parallel([&](ThreadTeam& team) { loop(team, work); }); });
     check("crew", [&](Work& work) {
-        heed::Crew::with(false, [&] { heed::parallel([&](Team& team) { loop(team, work); }); });
+        heed::PersistentTeam::with(false, [&] { heed::parallel([&](ThreadTeam& team) { loop(team, work); }); });
     });
     return n;
 }
@@ -48,10 +48,10 @@ static int failures_of(const char* name, Loop loop) {
 int main() {
     omp_set_num_threads(2);
     const auto of = [](Work& work) { return [&work](int64_t i) { work(i); }; };
-    int n = failures_of("split", [&](Team& team, Work& work) { team.split(N, of(work)); });
-    n += failures_of("split_last", [&](Team& team, Work& work) { team.split_last(N, of(work)); });
-    n += failures_of("share", [&](Team& team, Work& work) { team.share(N, 3, of(work)); });
-    n += failures_of("two loops", [&](Team& team, Work& work) {
+    int n = failures_of("split", [&](ThreadTeam& team, Work& work) { team.split(N, of(work)); });
+    n += failures_of("split_last", [&](ThreadTeam& team, Work& work) { team.split_last(N, of(work)); });
+    n += failures_of("share", [&](ThreadTeam& team, Work& work) { team.share(N, 3, of(work)); });
+    n += failures_of("two loops", [&](ThreadTeam& team, Work& work) {
         team.split(7, [](int64_t) {});
         team.split_last(N, of(work));
     });

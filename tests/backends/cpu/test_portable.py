@@ -375,7 +375,8 @@ def search_cases(dtype: torch.dtype, kind: str, draw: "Draw", widths: tuple[int,
 
 def prefix_structure(prefix: Prefix) -> Table:
     arrays = {name: torch.from_numpy(getattr(prefix, name)) for name in ("begins", "ids", "nexts", "needed")}
-    return structure("Prefix", **{name: x if len(x) else None for name, x in arrays.items()}, end=prefix.end)
+    numbers = {"end": prefix.end, "n_given": prefix.n_given}
+    return structure("Prefix", **{name: x if len(x) else None for name, x in arrays.items()}, **numbers)
 
 
 def account_of(draw: "Draw", lengths: Tensor, *, beam: int, width: int) -> Table:

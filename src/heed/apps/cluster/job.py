@@ -27,7 +27,7 @@ from heed.apps.cluster.plan import (
     sidecar,
     write_plan,
 )
-from heed.apps.cluster.worker import Loading
+from heed.apps.cluster.worker import WorkerSettings
 from heed.apps.documents.text.sentences import splitter
 from heed.data.reading.rows import Columns, Format
 from heed.decoding.direction import Direction
@@ -189,9 +189,9 @@ def _threads(options: ShardOptions) -> int:
     return options.workforce.threads or 1
 
 
-def _loading(options: ShardOptions) -> Loading:
+def _loading(options: ShardOptions) -> WorkerSettings:
     device = "cuda" if options.workforce.gpus else "cpu"
-    return Loading(options.out, str(options.model.resolve()), _threads(options), device, options.max_errors)
+    return WorkerSettings(options.out, str(options.model.resolve()), _threads(options), device, options.max_errors)
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Loading:
+class WorkerSettings:
     """The settings of a worker. model: the folder, on its machine. max_errors: bad rows of a part, at most."""
 
     out: str
@@ -59,7 +59,7 @@ class _Result(NamedTuple):
 class Worker:
     """Makes parts. HeedError if the model is not the plan's, or cannot be loaded."""
 
-    def __init__(self, loading: Loading):
+    def __init__(self, loading: WorkerSettings):
         from heed.backends.choice import search_backend
         from heed.decoding.direction import Direction
         from heed.decoding.loading import load_models, no_report, ready_models

@@ -25,7 +25,7 @@ def export(
     int8: Annotated[bool, typer.Option("--int8", help="Weights in 8 bits, for ctranslate2.")] = False,
 ) -> None:
     """Write a model in another program's format, and check it with that program where it is installed."""
-    from heed.apps.exchange.transfer import export as write_as
+    from heed.apps.exchange.convert import export as write_as
 
     write_as(model, out, to, int8=int8, report=say)
     show(out)
@@ -56,9 +56,9 @@ def import_(
     tgt: Annotated[str | None, typer.Option(help="Target language.")] = None,
 ) -> None:
     """Make a model folder from another program's model. Nothing in that model is executed."""
+    from heed.apps.exchange.convert import ImportFormat
+    from heed.apps.exchange.convert import import_ as read_as
     from heed.apps.exchange.hub import fetch, hub_model
-    from heed.apps.exchange.transfer import ImportFormat
-    from heed.apps.exchange.transfer import import_ as read_as
     from heed.model_folder import MODEL_FOLDER_NAMES
     from heed.runtime.files import check_replaceable
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from heed.apps.exchange.parts import IN_ALL_FORMATS, check_covered, missing_part, with_symbols_barred
-from heed.apps.exchange.samples import ranking_note, sample_ids
 from heed.apps.exchange.tokenizers import piece_names, tokenizer_json
+from heed.apps.exchange.unmerged_weights import IN_ALL_FORMATS, check_covered, missing_part, with_symbols_barred
+from heed.apps.exchange.verify import ranking_note, sample_ids
 from heed.config import validated
 from heed.decoding.pairs import pair_log_probs
 from heed.decoding.settings import DecodingSettings

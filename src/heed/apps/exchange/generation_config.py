@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from heed.apps.exchange.parts import not_neutral
+from heed.apps.exchange.unmerged_weights import not_neutral
 from heed.config import validated
 from heed.decoding.settings import DecodingSettings
 from heed.model_folder import ModelCard

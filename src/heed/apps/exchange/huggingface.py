@@ -26,7 +26,8 @@ from heed.apps.exchange.generation_config import (
 )
 from heed.apps.exchange.guarded_weights import weights_of
 from heed.apps.exchange.many_languages import vocabularies
-from heed.apps.exchange.parts import (
+from heed.apps.exchange.tokenizers import check_special, hugging_face_tokenizer, write_hugging_face_tokenizer
+from heed.apps.exchange.unmerged_weights import (
     IN_ALL_FORMATS,
     Parts,
     check_covered,
@@ -40,8 +41,7 @@ from heed.apps.exchange.parts import (
     parts_of,
     reorder_channels,
 )
-from heed.apps.exchange.samples import compare_logits, logits_of, ranking_note
-from heed.apps.exchange.tokenizers import check_special, hugging_face_tokenizer, write_hugging_face_tokenizer
+from heed.apps.exchange.verify import compare_logits, logits_of, ranking_note
 from heed.config import shown, validated
 from heed.decoding.settings import DecodingSettings
 from heed.errors import HeedError

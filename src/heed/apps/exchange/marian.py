@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from heed.apps.exchange.archives import check_expansion
-from heed.apps.exchange.parts import (
+from heed.apps.exchange.tokenizers import piece_names
+from heed.apps.exchange.unmerged_weights import (
     IN_ALL_FORMATS,
     Parts,
     check_covered,
@@ -30,8 +31,7 @@ from heed.apps.exchange.parts import (
     parts_of,
     with_symbols_barred,
 )
-from heed.apps.exchange.samples import ranking_note, sample_ids
-from heed.apps.exchange.tokenizers import piece_names
+from heed.apps.exchange.verify import ranking_note, sample_ids
 from heed.config import SHOWN, cut, reason, shown, validated
 from heed.decoding.beam import beam_search
 from heed.decoding.settings import DecodingSettings

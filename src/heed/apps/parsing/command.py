@@ -43,7 +43,7 @@ def parse(
 ) -> None:
     """Parse tokenised sentences from standard input, one per line, into trees over exactly their words."""
     import_torch_if_needed(device)
-    from heed.data.reading.stream import Arriving, DeferredError
+    from heed.data.reading.stream import DeferredError, PrefetchedLines
     from heed.parsing.parser import Parser, n_characters, read_tagged
     from heed.parsing.trees import split_words
 
@@ -65,7 +65,7 @@ def parse(
     n_sentences = n_broken = n_left_out = 0
     sentences = DeferredError(read())
     with printing_progress("Parsing", unit="sentences") as task:
-        for parsed in parser.stream(Arriving(sentences, size=n_characters), task=task):
+        for parsed in parser.stream(PrefetchedLines(sentences, size=n_characters), task=task):
             n_sentences += len(parsed.words) > 0
             n_broken += parsed.tree is None and len(parsed.words) > 0
             if min_confidence and (parsed.tree is None or parsed.confidence < min_confidence):

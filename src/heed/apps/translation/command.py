@@ -185,7 +185,7 @@ def translate(
         content = read_document_from_standard_input()
     begins_with = prefix if prefixes is None else _checked_lines(prefixes)
     import_torch_if_needed(device)
-    from heed.data.reading.stream import Arriving, DeferredError
+    from heed.data.reading.stream import DeferredError, PrefetchedLines
     from heed.decoding.translator import Translator
     from heed.evaluation.utility import check_utility
 
@@ -222,7 +222,7 @@ def translate(
     try:
         with printing_progress("Translating", unit="lines") as task:
             for translation in translator.stream(
-                Arriving(lines, size=len),
+                PrefetchedLines(lines, size=len),
                 n_best=n_best,
                 prefix=begins_with,
                 sampling=sampling,

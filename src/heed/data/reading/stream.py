@@ -33,7 +33,7 @@ class DeferredError(Generic[T]):
             raise self._error
 
 
-class Arriving(Generic[T]):
+class PrefetchedLines(Generic[T]):
     """Items that a thread reads ahead: the next one, or None while no other has come; `wait` blocks until one has.
 
     size: the characters of an item. What the reading raises is raised here.

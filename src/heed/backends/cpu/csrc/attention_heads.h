@@ -26,7 +26,7 @@ static inline uint32_t first_element(const Shape& s, const Dropout& dropout, int
 // run(span, scratch) for every head of every sequence, in all threads.
 template <class Run>
 static void for_heads(const Shape& s, Run run) {
-    parallel([=](Team& team) {
+    parallel([=](ThreadTeam& team) {
         Scratch scratch;
         const int64_t n = s.n_sentences * s.n_heads;
         const int64_t some = std::clamp<int64_t>(n / (4 * team.size), 1, 16);  // few long sentences are shared too

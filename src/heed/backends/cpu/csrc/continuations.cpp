@@ -35,7 +35,7 @@ heed::Status draw(const float* logits, const double* numbers, const int32_t* con
                   const uint8_t* never, const uint8_t* may_end, int64_t* ids, double* log_probs, int64_t n_rows,
                   int64_t beam, int64_t vocab, int64_t eos, int64_t top_k, double top_p, double temperature) {
     return heed::status_of([&] {
-        heed::parallel_rows(n_rows, false, [&](heed::Team& team) {
+        heed::parallel_rows(n_rows, false, [&](heed::ThreadTeam& team) {
             heed::Distribution distribution(vocab, eos, never, top_k, top_p, temperature);
             team.share_last(n_rows, 1, [&](int64_t r) {
                 distribution.read(logits + r * vocab, allowed[r], n_allowed[r], may_end[r / beam]);
@@ -47,7 +47,7 @@ heed::Status draw(const float* logits, const double* numbers, const int32_t* con
 heed::Status log_probs_of(const float* logits, const int64_t* ids, double* y, int64_t n_rows, int64_t n_ids,
                           int64_t vocab) {
     return heed::status_of([&] {
-        heed::parallel_rows(n_rows, false, [&](heed::Team& team) {
+        heed::parallel_rows(n_rows, false, [&](heed::ThreadTeam& team) {
             team.split_last(n_rows, [&](int64_t r) {
                 const float* const z = logits + r * vocab;
                 const double log_total = heed::log_sum(z, vocab);
@@ -59,7 +59,7 @@ heed::Status log_probs_of(const float* logits, const int64_t* ids, double* y, in
 }
 heed::Status mean_logits(const float* const* logits, float* y, int64_t n_models, int64_t n_rows, int64_t vocab) {
     return heed::status_of([&] {
-        heed::parallel_rows(n_rows, false, [&](heed::Team& team) {
+        heed::parallel_rows(n_rows, false, [&](heed::ThreadTeam& team) {
             team.split_last(n_rows, [&](int64_t r) {
                 float* const sum = y + r * vocab;
                 std::fill_n(sum, vocab, 0.0f);

@@ -141,7 +141,7 @@ private:
 static void best_continuations(const float* logits, Continuations& wanted, double* values, int64_t* indices) {
     const int64_t vocab = wanted.vocab, n = wanted.n_rows, n_pieces = (vocab + PIECE - 1) / PIECE;
     wanted.begin(n_pieces);
-    parallel_rows(n, false, [&](Team& team) {
+    parallel_rows(n, false, [&](ThreadTeam& team) {
         team.share_last(n, 1, [&](int64_t r) {
             for (int64_t piece = 0; piece < n_pieces; piece++) {
                 const int64_t first = piece * PIECE, count = std::min(PIECE, vocab - first);
@@ -162,7 +162,7 @@ static void product_continuations(const Weight& weight, int64_t n, int64_t rows_
     constexpr int64_t PANELS = PIECE / PANEL;
     const int64_t n_pieces = (n_panels(weight) + PANELS - 1) / PANELS;
     wanted.begin(n_pieces);
-    parallel_rows(n, false, [&](Team& team) {
+    parallel_rows(n, false, [&](ThreadTeam& team) {
         Scratch scratch;
         const SearchTiles tiles;
         begin(team);
@@ -194,7 +194,7 @@ template <class Memory>
     const auto rows = memory.rows();
     product_continuations(
         weight, n, SearchTiles::allowed() ? 32 : Memory::ROWS_AT_A_TIME, wanted, values, indices,
-        [&](Team& team) { team.split(n, [&](int64_t i) { rows.take(i, x + i * weight.d_in, weight.d_in); }); },
+        [&](ThreadTeam& team) { team.split(n, [&](int64_t i) { rows.take(i, x + i * weight.d_in, weight.d_in); }); },
         [&](int64_t i, int64_t some, int64_t first, int64_t end, auto next, float* z, int64_t z_ld) {
             rows.panel_products(i, some, weight, first, end, next, false, z, z_ld);
         });
@@ -208,7 +208,7 @@ template <class Memory>
     product_continuations(
         // Many, since each time the panels are split again.
         weight, n, splits(d_in) ? 128 : rows_at_a_time(FP32_ROWS), wanted, values, indices,
-        [&](Team& team) { team.split(n, [&](int64_t i) { rows.take(i, x + i * d_in, d_in); }); },
+        [&](ThreadTeam& team) { team.split(n, [&](int64_t i) { rows.take(i, x + i * d_in, d_in); }); },
         [&](int64_t i, int64_t some, int64_t first, int64_t end, auto next, float* z, int64_t z_ld) {
             rows.panel_products(x, i, some, weight, first, end, next, false, z, z_ld);
         });

@@ -8,7 +8,7 @@ namespace heed {
 // The n listed rows through all layers.
 template <int D, class Products>
 static void run_layers(const Step<typename Products::Stored>& step, const Beams& beams,
-                       const Workspace<Products>& space, int64_t n, Team& team) {
+                       const Workspace<Products>& space, int64_t n, ThreadTeam& team) {
     using T = typename Products::Stored;
     const Heads& heads = beams.heads;
     const int64_t qkv_width = heads.keys() + heads.kv();
@@ -35,7 +35,7 @@ static void decoder_step(const Step<typename Products::Stored>& step, float* x) 
     const RowMemory<Products> memory(step, x);
     with_width(step.beams.heads.d_k, step.beams.heads.d_v, [&](auto width) {
         constexpr int D = decltype(width)::value;
-        for_rows_by_team(n, n <= step.beams.beam, [&](int64_t first, int64_t some, Team& team) {
+        for_rows_by_team(n, n <= step.beams.beam, [&](int64_t first, int64_t some, ThreadTeam& team) {
             Beams beams = step.beams;
             beams.rows += first;
             run_layers<D, Products>(step, beams, memory.from(first), some, team);
@@ -45,7 +45,7 @@ static void decoder_step(const Step<typename Products::Stored>& step, float* x) 
 
 static void panel_product(const float* x, const Weight& weight, float* y, int64_t n, bool relu) {
     const SplitMemory memory(n, weight.d_in);
-    for_product_rows(n, weight, [&](int64_t first, int64_t some, Team& team) {
+    for_product_rows(n, weight, [&](int64_t first, int64_t some, ThreadTeam& team) {
         const SplitRows rows = memory.rows(first);
         const float* const from = x + first * weight.d_in;
         team.split(some, [&](int64_t i) { rows.take(i, from + i * weight.d_in, weight.d_in); });
@@ -86,7 +86,7 @@ void use_fast_cores(int64_t n, const int32_t* cpus, int64_t n_cpus) {
 #endif
 }
 void search_team(int64_t n_rows, int32_t one_sentence, int64_t* n_threads, int64_t* n_cpus) {
-    heed::parallel_rows(n_rows, one_sentence != 0, [&](heed::Team& team) {
+    heed::parallel_rows(n_rows, one_sentence != 0, [&](heed::ThreadTeam& team) {
         if (team.index > 0) return;
         *n_threads = team.size;
 #if defined(__linux__)

@@ -28,7 +28,7 @@ static void mean_weights(const float* query, const T* memory, int64_t length, co
 template <int D, class Products>
 static void run_rows(const Step<typename Products::Stored>& step, const Sentences<typename Products::Stored>& of,
                      const Workspace<Products>& space, typename Products::Stored* kv, int64_t begin_sentence,
-                     int64_t end_sentence, Team& team) {
+                     int64_t end_sentence, ThreadTeam& team) {
     using T = typename Products::Stored;
     const Heads& heads = step.beams.heads;
     const int64_t first = of.offsets[begin_sentence], n = of.offsets[end_sentence] - first;
@@ -86,14 +86,14 @@ static void run_sentences(const Step<typename Products::Stored>& step, const Sen
     };
     with_width(step.beams.heads.d_k, step.beams.heads.d_v, [&](auto width) {
         constexpr int D = decltype(width)::value;
-        parallel_rows(n, n_sentences == 1, [&](Team& team) {
+        parallel_rows(n, n_sentences == 1, [&](ThreadTeam& team) {
             const SearchTiles tiles;
             const int64_t n_parts = row_pieces(team, n);
             if (n_parts && n_sentences >= 2 * team.size) {
                 team.share_last(n_parts, 1, [&](int64_t index) {
                     const int64_t begin = part(index, n_parts), end = part(index + 1, n_parts);
                     if (begin == end) return;
-                    Team alone;
+                    ThreadTeam alone;
                     run_rows<D, Products>(step, of, memory.from(of.offsets[begin]), kv.get(), begin, end,
                                              alone);
                 });

@@ -162,7 +162,7 @@ static inline void split_product(const bf16* x, const Fp32Panel& w, float* y, in
 }
 
 static inline bf16* split_panel_memory(int64_t n) {
-    static thread_local Growing<bf16> memory;
+    static thread_local ScratchBuffer<bf16> memory;
     return memory.take(n);
 }
 
@@ -206,7 +206,7 @@ struct SplitMemory {
 
 // y (n, d_out) = x (n, d_in) · Wᵀ + bias, then ReLU if asked for; rows: x, taken.
 [[gnu::noinline, maybe_unused]] static void fp32_product(const float* x, const SplitRows& rows, const Weight& weight,
-                                                         float* y, int64_t n, bool relu, Team& team) {
+                                                         float* y, int64_t n, bool relu, ThreadTeam& team) {
     share_panels(team, weight, [&](int64_t first, int64_t end) {
         const auto next = [](int64_t p) { return p + 1; };
         rows.panel_products(x, 0, n, weight, first, end, next, relu, y + first * PANEL, weight.d_out);

@@ -25,7 +25,7 @@ struct Multiplies<
                                        .take(int64_t(), (const float*)nullptr, int64_t())),
                           decltype(Products(std::declval<typename Products::Rows>())
                                        .product((const float*)nullptr, std::declval<const Weight&>(), (float*)nullptr,
-                                                int64_t(), bool(), std::declval<Team&>()))>> : std::true_type {};
+                                                int64_t(), bool(), std::declval<ThreadTeam&>()))>> : std::true_type {};
 
 struct Fp32Products {
     using Stored = float;
@@ -36,28 +36,28 @@ struct Fp32Products {
     void take(int64_t i, const float* row, int64_t d_in, bool by_null_offsets = false) const {
         x.take(i, row, d_in, by_null_offsets);
     }
-    void product(const float* rows, const Weight& weight, float* y, int64_t n, bool relu, Team& team) const {
+    void product(const float* rows, const Weight& weight, float* y, int64_t n, bool relu, ThreadTeam& team) const {
         fp32_product(rows, x, weight, y, n, relu, team);
     }
 };
 
 template <class NarrowMemory>
-struct NarrowProducts {
+struct LowPrecisionProducts {
     using Stored = bf16;
     using Memory = NarrowMemory;
     using Rows = decltype(std::declval<Memory>().rows());
     const Rows x;
-    explicit NarrowProducts(Rows rows) : x(rows) {}
+    explicit LowPrecisionProducts(Rows rows) : x(rows) {}
     void take(int64_t i, const float* row, int64_t d_in, bool by_null_offsets = false) const {
         x.take(i, row, d_in, by_null_offsets);
     }
-    void product(const float*, const Weight& weight, float* y, int64_t n, bool relu, Team& team) const {
+    void product(const float*, const Weight& weight, float* y, int64_t n, bool relu, ThreadTeam& team) const {
         rows_product(x, weight, y, n, relu, team);
     }
 };
 
 static_assert(Multiplies<Fp32Products>::value);
-static_assert(Multiplies<NarrowProducts<Bf16Memory>>::value && Multiplies<NarrowProducts<QuantizedMemory>>::value);
+static_assert(Multiplies<LowPrecisionProducts<Bf16Memory>>::value && Multiplies<LowPrecisionProducts<QuantizedMemory>>::value);
 
 template <class Products>
 struct Named {  // a value that names a type
@@ -68,10 +68,10 @@ struct Named {  // a value that names a type
 template <class Run>
 static void with_narrow_products(const Weight& weight, Run run) {
     if constexpr (HAS_BF16_DOT) {
-        if (weight.number_bytes == 2) return run(Named<NarrowProducts<Bf16Memory>>());
+        if (weight.number_bytes == 2) return run(Named<LowPrecisionProducts<Bf16Memory>>());
     }
     if constexpr (HAS_INT8) {
-        if (weight.number_bytes == 1) return run(Named<NarrowProducts<QuantizedMemory>>());
+        if (weight.number_bytes == 1) return run(Named<LowPrecisionProducts<QuantizedMemory>>());
     }
     throw NotHere();
 }
@@ -124,7 +124,7 @@ class Sublayers {
     using T = typename Products::Stored;
 
 public:
-    Sublayers(const Step<T>& step, const Workspace<Products>& space, int64_t n, Team& team)
+    Sublayers(const Step<T>& step, const Workspace<Products>& space, int64_t n, ThreadTeam& team)
         : step_(step),
           heads_(step.beams.heads),
           space_(space),
@@ -210,7 +210,7 @@ private:
     const Workspace<Products>& space_;
     const Products products_;
     const int64_t n_, d_;
-    Team& team_;
+    ThreadTeam& team_;
 };
 
 }  // namespace heed

@@ -11,7 +11,7 @@ namespace heed {
 template <class Run>
 static void in_pieces(int64_t n, Run run) {
     constexpr int64_t PIECE = 1 << 14;
-    parallel([&](Team& team) {
+    parallel([&](ThreadTeam& team) {
         team.split_last((n + PIECE - 1) / PIECE, [&](int64_t p) { run(p * PIECE, std::min(PIECE, n - p * PIECE)); });
     });
 }

@@ -90,7 +90,7 @@ static inline int64_t n_panels(const Weight& weight) { return (weight.d_out + PA
 
 // run(first, end) for some consecutive panels at a time, so that a thread can fetch the next one from memory in time.
 template <class Run>
-static void share_panels(Team& team, const Weight& weight, Run run) {
+static void share_panels(ThreadTeam& team, const Weight& weight, Run run) {
     const int64_t n = n_panels(weight), some = team.size == 1 ? n : std::max(int64_t(1), n / (4 * team.size));
     team.share((n + some - 1) / some, 1, [&](int64_t part) { run(part * some, std::min(n, (part + 1) * some)); });
 }
@@ -145,7 +145,7 @@ struct HoldsRows<Memory,
 // y (n, d_out) = x · Wᵀ + bias, then ReLU if asked for.
 template <class Rows, class U>
 [[gnu::noinline]] static void rows_product(const Rows& x, const Weight& weight, U* y, int64_t n, bool relu,
-                                           Team& team) {
+                                           ThreadTeam& team) {
     share_panels(team, weight, [&](int64_t first, int64_t end) {
         const auto next = [](int64_t p) { return p + 1; };
         x.panel_products(0, n, weight, first, end, next, relu, y + first * PANEL, weight.d_out);
@@ -158,27 +158,27 @@ template <class Rows, class U>
 constexpr int64_t MIN_ROWS_PER_THREAD = 16, MIN_ROWS_PER_PIECE = 128;
 
 // In how many pieces threads take n rows; 0 if they should compute them together.
-static inline int64_t row_pieces(const Team& team, int64_t n) {
+static inline int64_t row_pieces(const ThreadTeam& team, int64_t n) {
     if (FastCores::n) {  // with one piece for each thread, all would wait for the slow cores
-        const int64_t least = MIN_ROWS_PER_THREAD * Team::PIECES_PER_THREAD * team.size;
+        const int64_t least = MIN_ROWS_PER_THREAD * ThreadTeam::PIECES_PER_THREAD * team.size;
         return n < least ? 0 : team.pieces(n / MIN_ROWS_PER_THREAD);
     }
     if (n < MIN_ROWS_PER_THREAD * team.size) return 0;
     if (team.size == 1) return 1;
-    return team.size * std::clamp<int64_t>(n / (MIN_ROWS_PER_PIECE * team.size), 1, Team::PIECES_PER_THREAD);
+    return team.size * std::clamp<int64_t>(n / (MIN_ROWS_PER_PIECE * team.size), 1, ThreadTeam::PIECES_PER_THREAD);
 }
 
 // run(first, some, team) for n rows, which either all threads compute together or, where there are enough for each, a
 // thread takes some of and computes without waiting for the others.
 template <class Run>
 static void for_rows_by_team(int64_t n, bool one_sentence, Run run) {
-    parallel_rows(n, one_sentence, [&](Team& team) {
+    parallel_rows(n, one_sentence, [&](ThreadTeam& team) {
         const SearchTiles tiles;
         const int64_t n_pieces = row_pieces(team, n);
         if (!n_pieces) return run(int64_t(0), n, team);
         team.share_last(n_pieces, 1, [&](int64_t piece) {
             const int64_t first = n * piece / n_pieces;
-            Team alone;
+            ThreadTeam alone;
             run(first, n * (piece + 1) / n_pieces - first, alone);
         });
     });
@@ -191,19 +191,19 @@ static void for_product_rows(int64_t n, const Weight& weight, Run run) {
     constexpr int64_t FEW_MULTIPLICATIONS = 1 << 19, FEW_WEIGHTS = 1 << 16;
     const int64_t n_weights = weight.d_in * weight.d_out;
     if (n * n_weights > FEW_MULTIPLICATIONS && n_weights <= FEW_WEIGHTS) return for_rows_by_team(n, false, run);
-    const auto all = [&](Team& team) {
+    const auto all = [&](ThreadTeam& team) {
         const SearchTiles tiles;
         run(int64_t(0), n, team);
     };
     if (n * n_weights > FEW_MULTIPLICATIONS) return parallel_rows(n, false, all);
-    Team alone;
+    ThreadTeam alone;
     all(alone);
 }
 
 template <class Memory, class T, class U>
 static void narrow_product(const T* x, const Weight& weight, U* y, int64_t n, bool relu) {
     const Memory memory(n, weight.d_in);
-    for_product_rows(n, weight, [&](int64_t first, int64_t some, Team& team) {
+    for_product_rows(n, weight, [&](int64_t first, int64_t some, ThreadTeam& team) {
         const auto rows = memory.rows(first);
         const T* const from = x + first * weight.d_in;
         team.split(some, [&](int64_t i) { rows.take(i, from + i * weight.d_in, weight.d_in, !weight.offsets); });

@@ -63,7 +63,7 @@ static int64_t plan_step(const Search& search, const uint8_t* done, StepMemory& 
     for (int64_t s = 0; s < account.n_sentences; s++) {
         if (done[s]) continue;
         const int64_t length = account.lengths[s];
-        const double mildest = search.rules.penalties[account.limits[s]];
+        const double min_penalty = search.rules.penalties[account.limits[s]];
         const double threshold = account.best_scores[(s + 1) * account.n_best - 1];
         const Prefix* const prefix = search.prefixes ? search.prefixes + s : nullptr;
         memory.may_end[size_t(s)] = length >= search.min_tokens;
@@ -72,7 +72,7 @@ static int64_t plan_step(const Search& search, const uint8_t* done, StepMemory& 
             memory.allowed[size_t(row)] = nullptr;
             if (prefix && search.states[row] < prefix->end)
                 allow(*prefix, search.states[row], account.limits[s] - length - 1, row, memory);
-            if (account.log_probs[row] / mildest > threshold) memory.rows[size_t(n_active++)] = row;
+            if (account.log_probs[row] / min_penalty > threshold) memory.rows[size_t(n_active++)] = row;
         }
     }
     return n_active;
@@ -149,7 +149,7 @@ extern "C" {
   return heed::status_of([&] {                                                                                       \
       const heed::BeamAccount& account = search->account;                                                            \
       const bool few = heed::FastCores::suffice_for(account.n_sentences * account.beam, account.n_sentences == 1);   \
-      heed::Crew::with(few, [&] { *n_steps = heed::search_steps(*step, *search, done, decoder_step_##NAME); });      \
+      heed::PersistentTeam::with(few, [&] { *n_steps = heed::search_steps(*step, *search, done, decoder_step_##NAME); });      \
   });                                                                                                                \
  }
 HEED_DEFINE(float, float)

@@ -4,7 +4,7 @@
 // for these. clang++ on Linux would compile them for LLVM's library, whose threads would compete with PyTorch's, so
 // there OpenMP is off and libgomp is called directly, as g++ would call it.
 //
-// A search takes its steps with a Crew: one parallel region for all of them, in which the threads wait for each other
+// A search takes its steps with a PersistentTeam: one parallel region for all of them, in which the threads wait for each other
 // by a barrier of our own. In a server every search has its own team. libgomp then counts more threads than cores and
 // lets them sleep after a few microseconds; waking one takes as long as part of a step.
 
@@ -104,7 +104,7 @@ private:
 // The threads of a parallel region, as seen by one of them. All threads must call the same loops in the same order. A
 // loop returns when every thread has finished it; one that is called `_last` returns at once, since the end of the
 // region waits for all threads anyway (a second wait per kernel cost 10 % of a training step of tiny on two cores).
-class Team {
+class ThreadTeam {
 public:
     static constexpr int64_t PIECES_PER_THREAD = 4;  // of a loop's work, if there is enough
 
@@ -130,10 +130,10 @@ public:
     };
     const int64_t size, index;  // how many threads, and which one this is
 
-    Team() : size(1), index(0), shared_(nullptr) {}  // a single thread, which waits for nobody
-    explicit Team(Shared& shared) : size(omp_get_num_threads()), index(omp_get_thread_num()), shared_(&shared) {}
-    Team(Shared& shared, Barrier& barrier, int64_t size_of_crew, int64_t index_in_crew)
-        : size(size_of_crew), index(index_in_crew), shared_(&shared), barrier_(&barrier) {}
+    ThreadTeam() : size(1), index(0), shared_(nullptr) {}  // a single thread, which waits for nobody
+    explicit ThreadTeam(Shared& shared) : size(omp_get_num_threads()), index(omp_get_thread_num()), shared_(&shared) {}
+    ThreadTeam(Shared& shared, Barrier& barrier, int64_t size_of_team, int64_t index_in_team)
+        : size(size_of_team), index(index_in_team), shared_(&shared), barrier_(&barrier) {}
 
     // Calls run(i) for each i below n. Nothing is dealt: a thread takes the next few indices whenever it has finished its
     // last ones, so that all finish at the same time on cores that are not equally fast, or that other programs use.
@@ -249,13 +249,13 @@ private:
 };
 
 // Threads that stay together while one of them works, and join it in the regions that it opens meanwhile.
-class Crew {
+class PersistentTeam {
 public:
     // Calls work(), with as many threads to join in as there may be, or with those for the fast cores.
     template <class Work>
     static void with(bool on_fast_cores, Work work) {
         if (omp_get_max_threads() == 1) return work();
-        Crew crew;
+        PersistentTeam team;
         // Searches that run at the same time need all cores: the first alone is kept on the fast ones.
         const bool kept = on_fast_cores && n_on_fast_cores_.fetch_add(1) == 0;
         std::exception_ptr failure;
@@ -264,35 +264,35 @@ public:
             const int64_t size = on_fast_cores ? std::min(n_threads, FastCores::n) : n_threads;
             if (index >= size) return;
             const OnFastCores place(kept);
-            if (index > 0) return crew.follow(index);
-            crew.size_ = size;
-            current = &crew;
+            if (index > 0) return team.follow(index);
+            team.size_ = size;
+            current = &team;
             try {
                 work();
             } catch (...) {
                 failure = std::current_exception();
             }
             current = nullptr;
-            crew.announce(nullptr, nullptr);
+            team.announce(nullptr, nullptr);
         };
         open_region(region);
         if (on_fast_cores) n_on_fast_cores_.fetch_sub(1);
         if (failure) std::rethrow_exception(failure);
     }
 
-    static inline thread_local Crew* current = nullptr;  // the one that this thread leads
+    static inline thread_local PersistentTeam* current = nullptr;  // the one that this thread leads
     int64_t size() const { return size_; }
 
     template <class Run>
     void run(const Run& run) {
         struct Job {
             const Run& run;
-            Team::Shared shared;
+            ThreadTeam::Shared shared;
         } job{run, {}};
-        const auto part = [](void* data, Crew& crew, int64_t index) {
+        const auto part = [](void* data, PersistentTeam& persistent, int64_t index) {
             Job& job = *static_cast<Job*>(data);
             const Run mine = job.run;
-            Team team(job.shared, crew.barrier_, crew.size_, index);
+            ThreadTeam team(job.shared, persistent.barrier_, persistent.size_, index);
             job.shared.keep_failure([&] { mine(team); });
         };
         announce(part, &job);
@@ -302,7 +302,7 @@ public:
     }
 
 private:
-    typedef void (*Part)(void* data, Crew& crew, int64_t index);
+    typedef void (*Part)(void* data, PersistentTeam& team, int64_t index);
 
     void announce(Part part, void* data) {
         part_ = part;
@@ -327,17 +327,17 @@ private:
 };
 
 // As many threads as a region that is opened here may have.
-static inline int64_t most_threads() { return Crew::current ? Crew::current->size() : omp_get_max_threads(); }
+static inline int64_t most_threads() { return PersistentTeam::current ? PersistentTeam::current->size() : omp_get_max_threads(); }
 
 // Calls run(team) in every thread. Each thread has its own copy of `run`: what it captures by value ([=]) can stay in
 // registers, because the compiler knows that no store through a kernel's pointers changes it.
 template <class Run>
 static void parallel(Run run) {
-    if (Crew::current) return Crew::current->run(run);
-    Team::Shared shared = {};
+    if (PersistentTeam::current) return PersistentTeam::current->run(run);
+    ThreadTeam::Shared shared = {};
     auto region = [&] {
         const Run mine = run;
-        Team team(shared);
+        ThreadTeam team(shared);
         shared.keep_failure([&] { mine(team); });
     };
     open_region(region);
@@ -347,8 +347,8 @@ static void parallel(Run run) {
 // The same for n rows of a search, which the fast cores share alone if they are few.
 template <class Run>
 static void parallel_rows(int64_t n, bool one_sentence, Run run) {
-    if (Crew::current || !FastCores::suffice_for(n, one_sentence)) return parallel(run);
-    Crew::with(true, [&] { parallel(run); });
+    if (PersistentTeam::current || !FastCores::suffice_for(n, one_sentence)) return parallel(run);
+    PersistentTeam::with(true, [&] { parallel(run); });
 }
 
 struct Free {
@@ -365,7 +365,7 @@ static Aligned<T> aligned(int64_t n) {
 }
 
 template <class T>
-struct Growing {  // memory that grows
+struct ScratchBuffer {  // memory that grows
     Aligned<T> memory;
     int64_t size = 0;
     T* take(int64_t n) {
@@ -378,6 +378,6 @@ struct Growing {  // memory that grows
         return memory.get();
     }
 };
-using Scratch = Growing<float>;  // one a thread
+using Scratch = ScratchBuffer<float>;  // one a thread
 
 }  // namespace heed

@@ -24,9 +24,9 @@ constexpr int64_t DEPTH = 1024;  // products that are summed before the sum is a
 // Numbers in a group of panels: a thread multiplies all of its rows by one group before it takes the next.
 constexpr int64_t GROUP = 1 << 18;
 
-[[maybe_unused]] static Growing<bf16> shared_panels;  // of the one product that is computed at a time
+[[maybe_unused]] static ScratchBuffer<bf16> shared_panels;  // of the one product that is computed at a time
 [[maybe_unused]] static std::mutex one_at_a_time;
-[[maybe_unused]] static thread_local Growing<bf16> own_rows;
+[[maybe_unused]] static thread_local ScratchBuffer<bf16> own_rows;
 
 // A block of sums on its way to the result, row by row: fp32 sums are added, bf16 results get the bias and are written.
 template <bool ADD>
@@ -144,7 +144,7 @@ static void tile_product(Operand a, Operand b, const bf16* bias, void* result, i
     // Fewer rows a turn where there would not be two turns for each thread.
     int64_t n_rows = ROWS / SIDE;
     while (n_rows > 1 && (n_blocks + n_rows - 1) / n_rows < 2 * omp_get_max_threads()) n_rows /= 2;
-    parallel([&](Team& team) {
+    parallel([&](ThreadTeam& team) {
         const Tiles tiles;
         // Panels are complete on all threads before any of them multiplies.
         team.split(n_k, [&](int64_t k) { product.store_panels(k); });

@@ -23,7 +23,7 @@ struct ColumnSums {
 
     // run(i, sums) for each row i, in all threads, with the sums that it adds to.
     template <class Run>
-    void for_rows(Team& team, Run run) const {
+    void for_rows(ThreadTeam& team, Run run) const {
         team.share_last(n_pieces, 1, [&](int64_t piece) {
             float* const mine = sums.get() + piece * n_columns;
             std::fill_n(mine, n_columns, 0.0f);
@@ -44,7 +44,7 @@ template <class T>
 static void add_norm(const T* x, const T* branch, const T* gain, const T* bias, T* sum, T* y, float* mean, float* rstd,
                      int64_t n, int64_t d, float rate, uint64_t seed, float epsilon) {
     const Dropout dropout(seed, rate);
-    parallel([=](Team& team) {
+    parallel([=](ThreadTeam& team) {
         Scratch scratch;
         float* const s = scratch.take(whole_vectors(d));
         team.split_last(n, [=](int64_t i) {
@@ -74,7 +74,7 @@ static void add_norm_backward(const T* dy, const T* dsum, const T* sum, const T*
     const Dropout dropout(seed, rate);
     const int64_t whole = whole_vectors(d);
     const ColumnSums sums(2 * whole, n);
-    parallel([=, &sums](Team& team) {
+    parallel([=, &sums](ThreadTeam& team) {
         Scratch scratch;
         float *const normal = scratch.take(2 * whole), *const g = normal + whole;
         sums.for_rows(team, [=](int64_t i, float* my_dgain) {
@@ -111,7 +111,7 @@ static void add_norm_backward(const T* dy, const T* dsum, const T* sum, const T*
 
 template <class T>
 static void bias_relu(T* h, const T* bias, int64_t n, int64_t d) {
-    parallel([=](Team& team) {
+    parallel([=](ThreadTeam& team) {
         team.split_last(n, [&](int64_t i) {
             for (int32_t j = 0; j < d; j++) {
                 const float x = to_float(h[i * d + j]) + to_float(bias[j]);
@@ -124,7 +124,7 @@ static void bias_relu(T* h, const T* bias, int64_t n, int64_t d) {
 template <class T>
 static void bias_relu_backward(const T* dy, const T* y, T* dh, float* dbias, int64_t n, int64_t d) {
     const ColumnSums sums(d, n);
-    parallel([=, &sums](Team& team) {
+    parallel([=, &sums](ThreadTeam& team) {
         sums.for_rows(team, [&](int64_t i, float* mine) {
             for (int32_t j = 0; j < d; j++) {
                 const float g = to_float(y[i * d + j]) > 0 ? to_float(dy[i * d + j]) : 0;
@@ -144,7 +144,7 @@ template <class T>
 static void embed(const int64_t* ids, const int64_t* places, const T* table, const T* positions, T* y, int64_t n,
                   int64_t d, float scale, float rate, uint64_t seed) {
     const Dropout dropout(seed, rate);
-    parallel([=](Team& team) {
+    parallel([=](ThreadTeam& team) {
         team.split_last(n, [&](int64_t i) {
             const T *row = table + std::max<int64_t>(ids[i], 0) * d, *position = positions + places[i] * d;
             const float times = ids[i] < 0 ? 0 : scale;
@@ -160,9 +160,9 @@ template <class T>
 static void embed_backward(const T* dy, const int64_t* ids, float* dtable, int64_t n, int64_t d, float scale,
                            float rate, uint64_t seed) {
     const Dropout dropout(seed, rate);
-    parallel([=](Team& team) {
+    parallel([=](ThreadTeam& team) {
         int64_t n_pieces = 1;
-        while (team.size > 1 && n_pieces < Team::PIECES_PER_THREAD * team.size) n_pieces *= 2;
+        while (team.size > 1 && n_pieces < ThreadTeam::PIECES_PER_THREAD * team.size) n_pieces *= 2;
         team.share_last(n_pieces, 1, [&](int64_t piece) {
             for (int64_t i = 0; i < n; i++) {  // a piece has the ids of one remainder: no two write to the same row
                 if (ids[i] < 0 || (ids[i] & (n_pieces - 1)) != piece) continue;
@@ -180,7 +180,7 @@ static void embed_backward(const T* dy, const int64_t* ids, float* dtable, int64
 template <class T>
 static void smoothed_loss(T* logits, const int64_t* targets, float* loss, float* nll, int64_t n, int64_t vocab,
                           float epsilon) {
-    parallel([=](Team& team) {
+    parallel([=](ThreadTeam& team) {
         Scratch scratch;
         float* const p = scratch.take(vocab);
         team.split_last(n, [&](int64_t i) {
@@ -211,7 +211,7 @@ static void smoothed_loss(T* logits, const int64_t* targets, float* loss, float*
 template <class T>
 static void consistent_loss(T* logits, const int64_t* targets, float* loss, float* nll, int64_t n, int64_t vocab,
                             float epsilon, float alpha) {
-    parallel([=](Team& team) {
+    parallel([=](ThreadTeam& team) {
         Scratch scratch;
         float *const p = scratch.take(3 * vocab), *const q = p + vocab, *const d = q + vocab;
         team.split_last(n, [&](int64_t i) {
