@@ -27,7 +27,7 @@ ROOMS = {
     "apps/cluster": 1_450,
     "apps/comparison": 950,
     "apps/corpora": 120,
-    "apps/documents": 9_280,
+    "apps/documents": 9_290,
     "apps/exchange": 2_500,
     "apps/paper": 2_210,
     "apps/parsing": 180,
@@ -35,7 +35,7 @@ ROOMS = {
     "apps/training": 380,
     "apps/translation": 460,
     "apps/visualization": 590,
-    "backends": 6_040,
+    "backends": 6_090,
     "data": 6_950,
     "decoding": 2_420,
     "evaluation": 570,
@@ -47,9 +47,9 @@ ROOMS = {
     "runtime": 1_520,
     "text": 2_280,
     "training": 3_200,
-    "tests": 41_880,
+    "tests": 41_890,
 }
-MOST_LINES_BESIDE_ROOMS = 860  # apps/commands.py and the files directly in src/heed
+MOST_LINES_BESIDE_ROOMS = 880  # apps/commands.py and the files directly in src/heed
 MOST_OPTIONS = 331  # of all commands, as docs/reference/commands.md lists them
 MOST_SETTINGS = 102  # of a recipe, as docs/reference/settings.md lists them
 LONGEST_FUNCTION = 100  # lines

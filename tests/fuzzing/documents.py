@@ -11,7 +11,8 @@ import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from heed.apps.documents.formats import Format, translate_document
+from heed.apps.documents.formats import Format
+from heed.apps.documents.formats.jobs import translate_document
 from heed.apps.documents.text.translation import Translate
 from heed.errors import HeedError
 from heed.text.alignment import Translated

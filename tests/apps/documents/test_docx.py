@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.apps.documents.translators import linked, shuffled, swapped_case, unchanged, within_seconds
 
-from heed.apps.documents.formats import translate_document
 from heed.apps.documents.formats.docx import docx_job
+from heed.apps.documents.formats.jobs import translate_document
 from heed.apps.documents.text.translation import DocumentOptions, run_job
 from heed.errors import HeedError
 from heed.runtime.memory import peak_memory, reset_peak_memory

@@ -17,9 +17,9 @@ from tests.apps.documents.translators import (
     within_seconds,
 )
 
-from heed.apps.documents.formats import text_job, translate_document
 from heed.apps.documents.formats.html import read_html, write_html
 from heed.apps.documents.formats.html_elements import INLINE
+from heed.apps.documents.formats.jobs import text_job, translate_document
 from heed.apps.documents.text.items import Tag
 from heed.apps.documents.text.translation import DocumentOptions, run_job
 from heed.errors import HeedError

@@ -5,7 +5,7 @@ import re
 import pytest
 from tests.apps.documents.translators import swapped_case, unchanged, within_seconds
 
-from heed.apps.documents.formats import translate_document
+from heed.apps.documents.formats.jobs import translate_document
 from heed.errors import HeedError
 from heed.text.alignment import Translated
 

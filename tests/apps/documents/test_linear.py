@@ -12,7 +12,8 @@ import pytest
 from tests.apps.documents.test_text import TIMES
 from tests.apps.documents.translators import linked
 
-from heed.apps.documents.formats import Format, text_job
+from heed.apps.documents.formats import Format
+from heed.apps.documents.formats.jobs import text_job
 from heed.apps.documents.text.sentences import splitter
 from heed.apps.documents.text.terms import Terms
 from heed.apps.documents.text.translation import DocumentOptions, run_job

@@ -11,7 +11,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from tests.apps.documents.translators import asked, shuffled, translated, unchanged
 
-from heed.apps.documents.formats import text_job
+from heed.apps.documents.formats.jobs import text_job
 from heed.apps.documents.text.translation import DocumentOptions, run_job
 from heed.text.alignment import Link, Translated
 

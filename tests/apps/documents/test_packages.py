@@ -7,7 +7,7 @@ import zipfile
 import pytest
 from tests.apps.documents.translators import linked, swapped_case, unchanged
 
-from heed.apps.documents.formats import translate_document
+from heed.apps.documents.formats.jobs import translate_document
 from heed.errors import HeedError
 from heed.text.alignment import Link, Translated
 

@@ -22,7 +22,7 @@ from tests.apps.documents.translators import (
     within_seconds,
 )
 
-from heed.apps.documents.formats import text_job, translate_document
+from heed.apps.documents.formats.jobs import text_job, translate_document
 from heed.apps.documents.text.atoms import ATOM_KINDS, KEPT, find_kept, kept_patterns
 from heed.apps.documents.text.sentences import needs_translation
 from heed.apps.documents.text.translation import DocumentOptions, run_job

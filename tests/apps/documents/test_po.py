@@ -8,7 +8,7 @@ from contextlib import suppress
 import pytest
 from tests.apps.documents.translators import shuffled, swapped_case, unchanged, within_seconds
 
-from heed.apps.documents.formats import translate_document
+from heed.apps.documents.formats.jobs import translate_document
 from heed.errors import HeedError
 from heed.text.alignment import Translated
 

@@ -11,7 +11,7 @@ from tests.apps.documents.translators import asked as asked_of
 from tests.apps.documents.translators import linked, shuffled, unchanged
 from tests.apps.documents.translators import translated as translation_of
 
-from heed.apps.documents.formats import translate_document
+from heed.apps.documents.formats.jobs import translate_document
 from heed.errors import HeedError
 from heed.text.alignment import Translated
 

@@ -6,7 +6,7 @@ import io
 import pytest
 from tests.apps.documents.translators import swapped_case, unchanged, within_seconds
 
-from heed.apps.documents.formats import translate_document
+from heed.apps.documents.formats.jobs import translate_document
 from heed.errors import HeedError
 from heed.text.alignment import Translated
 

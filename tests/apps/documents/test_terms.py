@@ -3,7 +3,7 @@
 import pytest
 from tests.apps.documents.translators import linked
 
-from heed.apps.documents.formats import translate_document
+from heed.apps.documents.formats.jobs import translate_document
 from heed.apps.documents.text.items import Tag
 from heed.apps.documents.text.terms import Terms, read_terms, terms_in
 from heed.errors import HeedError

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.apps.documents.translators import asked, shuffled, swapped_case, translated, unchanged, within_seconds
 
-from heed.apps.documents.formats import translate_document
+from heed.apps.documents.formats.jobs import translate_document
 from heed.apps.documents.text.sentences import splitter
 from heed.errors import HeedError
 from heed.text.alignment import Translated

@@ -5,7 +5,7 @@ import re
 import pytest
 from tests.apps.documents.translators import linked, unchanged
 
-from heed.apps.documents.formats import translate_document
+from heed.apps.documents.formats.jobs import translate_document
 from heed.errors import HeedError
 
 NEW = ' state="needs-review-translation"'

@@ -6,7 +6,8 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from heed.apps.documents.formats import Format, translate_text
+from heed.apps.documents.formats import Format
+from heed.apps.documents.formats.jobs import translate_text
 from heed.apps.documents.text.translation import Translate
 from heed.text.alignment import Link, Translated
 

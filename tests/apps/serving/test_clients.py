@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from libretranslatepy import LibreTranslateAPI
 
-from heed.apps.documents.formats import translate_text
 from heed.apps.documents.formats.html import read_html, write_html
+from heed.apps.documents.formats.jobs import translate_text
 from heed.apps.documents.markup import XMLText
 from heed.apps.serving.faults import Fault
 from heed.apps.serving.glossaries import GlossaryStore

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from heed.apps.documents.formats import document_job, text_job
+from heed.apps.documents.formats.jobs import document_job, text_job
 from heed.apps.documents.text.translation import DocumentOptions, run_job
 from heed.apps.serving.document_workers import Document, DocumentBug, DocumentWorkers, Reading, _Worker
 from heed.apps.serving.faults import Fault

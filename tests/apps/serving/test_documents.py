@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from tests.apps.documents.test_packages import EPUB, odt, zipped
 from tests.conftest import n_examples
 
-from heed.apps.documents.formats import SUFFIXES, translate_document, translate_text
+from heed.apps.documents.formats import SUFFIXES
+from heed.apps.documents.formats.jobs import translate_document, translate_text
 from heed.apps.documents.text.translation import DocumentOptions
 from heed.apps.serving.documents import translate_file
 from heed.apps.serving.engine import Engine

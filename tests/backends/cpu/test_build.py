@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from cffi import FFI
 
 from heed.backends.cpu import account_ops, tensors, training_ops
 from heed.backends.cpu.build import DIGEST_BYTES, SCRATCH, addresses, check_range, kernel, known_flags, library
@@ -81,6 +82,11 @@ def test_the_library_is_looked_for_once_in_a_process():
 def test_a_kept_library_is_loaded_and_not_made_again(cache):
     done = python(STATE, cache=cache)
     assert (done.stdout, done.stderr) == ("Heed's kernels\n", "")
+
+
+def test_the_parsed_declarations_are_those_of_the_headers():
+    """Else they are parsed at each start: run python -m heed.backends.cpu.declarations."""
+    assert not isinstance(ffi, FFI)
 
 
 def test_a_damaged_library_is_not_loaded(cache, tmp_path):

@@ -135,7 +135,8 @@ class VerbGroup(typer.core.TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Names the verb that was meant by another one's name."""
-        if args[0] not in self.commands and (meant := verb_meant(args[0], list(self.commands))):
+        verbs = self.list_commands(ctx)
+        if args[0] not in verbs and (meant := verb_meant(args[0], verbs)):
             ctx.fail(f"No such command {args[0]!r}; {meant}")
         return super().resolve_command(ctx, args)
 
@@ -145,7 +146,7 @@ class VerbGroup(typer.core.TyperGroup):
 
 
 def verb_group(help: str) -> typer.Typer:
-    return typer.Typer(cls=VerbGroup, help=help, no_args_is_help=True, rich_markup_mode=None)
+    return typer.Typer(cls=VerbGroup, help=help, no_args_is_help=True, rich_markup_mode=None, add_completion=False)
 
 
 def first_sentence(command: Any) -> str:

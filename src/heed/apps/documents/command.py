@@ -12,21 +12,7 @@ from heed.apps.cli.guesses import one_of
 from heed.apps.cli.options import Device, From, PrecisionOption, To, decoding_precision, with_decoding_options
 from heed.apps.cli.process import import_torch_if_needed
 from heed.apps.cli.terminal import say
-from heed.apps.documents.folders import REPORT, plan_folder, translate_folder
-from heed.apps.documents.formats import (
-    FORMATS,
-    MAX_BYTES,
-    PACKAGES,
-    SUFFIXES,
-    UPDATED,
-    Format,
-    document_job,
-    format_of,
-    translate_document,
-)
-from heed.apps.documents.text.atoms import kept_patterns
-from heed.apps.documents.text.terms import read_terms
-from heed.apps.documents.text.translation import DocumentOptions, run_job
+from heed.apps.documents.formats import FORMATS, MAX_BYTES, PACKAGES, SUFFIXES, UPDATED, Format, format_of
 from heed.decoding.settings import DecodingOptions
 from heed.errors import HeedError
 from heed.runtime.files import check_target, whole_file
@@ -35,6 +21,7 @@ from heed.runtime.reading import read_bounded
 from heed.text.printable import KEPT_IN_TEXT, printable
 
 if TYPE_CHECKING:
+    from heed.apps.documents.text.translation import DocumentOptions
     from heed.decoding.translator import Translator
 
 Language = Annotated[
@@ -107,7 +94,7 @@ def translate_file(
     device: Device = None,
 ) -> None:
     """Translate a document and keep its layout: markup, code, addresses and times stay as they are."""
-    kept_patterns(tuple(keep or ()))  # whose faults show before a model is loaded
+    check_kept(keep)
     terms = read_glossary(glossary)
     is_folder = source.is_dir()
     if only and not is_folder:
@@ -118,6 +105,8 @@ def translate_file(
     content = b"" if is_folder else read_bounded(source, MAX_BYTES)
     earlier = read_bounded(out, MAX_BYTES) if update and not is_folder and out.exists() else None
     import_torch_if_needed(device)
+    from heed.apps.documents.formats.jobs import document_job
+    from heed.apps.documents.text.translation import DocumentOptions, run_job
     from heed.decoding.translator import Translator
 
     translator = Translator.load(
@@ -172,13 +161,15 @@ def _translate_folder(
     source: Path,
     out: Path,
     translator: "Translator",
-    options: DocumentOptions,
+    options: "DocumentOptions",
     *,
     only: Sequence[str],
     made_by: str,
     update: bool,
 ) -> None:
     """Translates a folder and says what was done. Status 1 if a document could not be translated."""
+    from heed.apps.documents.folders import REPORT, plan_folder, translate_folder
+
     files = plan_folder(source, out, only=only, languages=(options.language, options.target))
     n_documents = sum(file.format is not None for file in files)
     say(f"{source}: {n_documents:,} documents to translate, {len(files) - n_documents:,} other files to copy.")
@@ -193,10 +184,19 @@ def _translate_folder(
         raise typer.Exit(1)
 
 
+def check_kept(keep: Sequence[str] | None) -> None:
+    """HeedError for an expression of --keep that is none: before a model is loaded."""
+    from heed.apps.documents.text.atoms import kept_patterns
+
+    kept_patterns(tuple(keep or ()))
+
+
 def read_glossary(path: Path | None) -> dict[str, str]:
     """The terms of a file, none without one. HeedError names the line of one that is none."""
     if path is None:
         return {}
+    from heed.apps.documents.text.terms import read_terms
+
     try:
         text = read_bounded(path, MAX_BYTES).decode("utf-8-sig")
         return read_terms(text, "csv" if path.suffix.lower() == ".csv" else "tsv")
@@ -236,6 +236,8 @@ def print_document(
     cues: Literal["joined", "alone"],
 ) -> None:
     """Prints the translation byte for byte, line ends included; to a terminal without hidden characters."""
+    from heed.apps.documents.formats.jobs import translate_document
+
     translated = translate_document(
         content,
         translator.translate_aligned,

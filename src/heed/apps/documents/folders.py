@@ -15,7 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from heed.apps.documents.formats import MAX_BYTES, SUFFIXES, UPDATED, Format, document_job
+from heed.apps.documents.formats import MAX_BYTES, SUFFIXES, UPDATED, Format
+from heed.apps.documents.formats.jobs import document_job
 from heed.apps.documents.text.translation import DocumentOptions, Sentence, Translate, TranslationJob, run_job
 from heed.errors import HeedError
 from heed.runtime.files import whole_file

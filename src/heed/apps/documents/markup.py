@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 from xml.parsers import expat
 
-from heed.apps.documents.formats import text_job
 from heed.apps.documents.formats.html_elements import INLINE
+from heed.apps.documents.formats.jobs import text_job
 from heed.apps.documents.text.translation import DocumentOptions, TranslationJob
 from heed.errors import HeedError
 

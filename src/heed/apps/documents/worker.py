@@ -30,7 +30,7 @@ import sys
 from contextlib import suppress
 from typing import Any, BinaryIO
 
-from heed.apps.documents.formats import document_job, text_job
+from heed.apps.documents.formats.jobs import document_job, text_job
 from heed.apps.documents.markup import marked_up_job
 from heed.apps.documents.text.translation import DocumentOptions, Sentence, TranslationJob
 from heed.errors import HeedError, place_of

@@ -31,12 +31,12 @@ from heed.apps.documents.command import (
     Keep,
     Language,
     check_format,
+    check_kept,
     print_document,
     read_document_from_standard_input,
     read_glossary,
 )
 from heed.apps.documents.formats import PRINTED
-from heed.apps.documents.text.atoms import kept_patterns
 from heed.decoding.rules import SEARCH_RULES, Rule
 from heed.decoding.settings import DecodingOptions, DecodingSettings
 from heed.errors import HeedError
@@ -180,7 +180,7 @@ def translate(
     # Standard input and prefixes are read before the seconds that PyTorch takes to load.
     if document_format is not None:
         check_format(document_format, known=PRINTED)
-        kept_patterns(tuple(keep or ()))
+        check_kept(keep)
         terms = read_glossary(glossary)
         content = read_document_from_standard_input()
     begins_with = prefix if prefixes is None else _checked_lines(prefixes)

@@ -27,7 +27,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from heed.backends.cpu.declarations import FOLDER, KINDS, PARAMETERS, Address, address, constants, ffi
+from heed.backends.cpu.declarations import FOLDER, KINDS, MISSING_SYMBOL, PARAMETERS, Address, address, constants, ffi
 from heed.backends.cpu.openmp import PREBUILT, load_openmp
 from heed.backends.cpu.preference import any_wins
 from heed.errors import HeedError
@@ -458,7 +458,7 @@ def _load_library(
         try:
             for name in PARAMETERS:
                 getattr(loaded, name)
-        except AttributeError as error:
+        except MISSING_SYMBOL as error:
             raise OSError(f"{path}: {error}") from None
     except (OSError, NotLoadable):
         os.close(descriptor)

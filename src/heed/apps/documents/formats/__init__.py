@@ -1,19 +1,8 @@
-"""The formats by name and by file suffix, and how a document of any is translated."""
+"""The formats by name and by file suffix; jobs.py translates a document of any."""
 
-from collections.abc import Callable, Mapping
-from importlib import import_module
 from pathlib import Path
-from typing import Literal, Protocol, get_args
+from typing import Literal, get_args
 
-from heed.apps.documents.formats.ass import read_ass, write_ass
-from heed.apps.documents.formats.charsets import decode
-from heed.apps.documents.formats.cues import cues_job
-from heed.apps.documents.formats.html import read_html, with_target_language, write_html
-from heed.apps.documents.formats.plain_text import read_text, write_text
-from heed.apps.documents.formats.subtitles import read_srt, write_srt
-from heed.apps.documents.formats.words_in_markup import divide_words
-from heed.apps.documents.text.items import Item
-from heed.apps.documents.text.translation import DocumentOptions, Translate, TranslationJob, items_job, run_job
 from heed.errors import HeedError
 
 Format = Literal[
@@ -29,14 +18,6 @@ SUFFIXES: dict[str, Format] = {
     ".pptx": "pptx", ".xlsx": "xlsx", ".ass": "ass", ".ssa": "ass",
     ".xlf": "xliff", ".xliff": "xliff", ".properties": "properties", ".strings": "strings", ".xml": "android",
     ".csv": "table", ".tsv": "table",
-}  # fmt: skip
-# Formats that are read and written as bytes: the module of each, and its function, imported when it is needed.
-_JOBS: dict[Format, tuple[str, str]] = {
-    "docx": ("docx", "docx_job"), "po": ("po", "po_job"), "json": ("json_locale", "json_job"),
-    "epub": ("epub", "epub_job"), "odf": ("odf", "odf_job"), "pptx": ("pptx", "pptx_job"), "xlsx": ("xlsx", "xlsx_job"),
-    "xliff": ("xliff", "xliff_job"), "properties": ("keys_and_values", "properties_job"),
-    "strings": ("keys_and_values", "strings_file_job"), "android": ("android", "android_job"),
-    "table": ("table", "table_job"),
 }  # fmt: skip
 # Zip archives, of which the length of the text in them is bounded.
 PACKAGES: tuple[Format, ...] = ("docx", "epub", "odf", "pptx", "xlsx")
@@ -56,16 +37,6 @@ _ELSEWHERE = {
     "(pdftotext FILE.pdf FILE.txt)",
     ".doc": "an old format of Word; save it as .docx",
 }
-Reader = Callable[[str], list[Item]]
-Writer = Callable[[list[Item]], str]
-
-
-class Job(Protocol):
-    """The translation of a file's content; name, max_text: as for `document_job`."""
-
-    def __call__(
-        self, content: bytes, options: DocumentOptions, *, name: str, max_text: int | None = None
-    ) -> TranslationJob[bytes]: ...
 
 
 def format_of(path: Path) -> Format:
@@ -75,96 +46,3 @@ def format_of(path: Path) -> Format:
         advice = f"its suffix names no format; rename it, or give --format: {', '.join(FORMATS)}"
         raise HeedError(f"{path}: {_ELSEWHERE.get(suffix, advice)}.")
     return SUFFIXES[suffix]
-
-
-def _reader_and_writer(format: Format) -> tuple[Reader, Writer]:
-    if format == "md":
-        from heed.apps.documents.formats.markdown import (  # needs a package that is not everywhere
-            read_markdown,
-            write_markdown,
-        )
-
-        return read_markdown, write_markdown
-    known: dict[Format, tuple[Reader, Writer]] = {
-        "text": (read_text, write_text), "srt": (read_srt, write_srt), "html": (read_html, write_html),
-        "ass": (read_ass, write_ass),
-    }  # fmt: skip
-    return known[format]
-
-
-def text_job(text: str, format: Format, options: DocumentOptions, *, codec: str | None = None) -> TranslationJob[str]:
-    """The document in the other language, in the same format: any but docx. HeedError if a package is missing.
-
-    codec: for which a page's characters are written, as for `write_html`.
-    """
-    read, write = _reader_and_writer(format)
-    items = read(text)
-    left: list[Item] = []
-    if not options.attributes:
-        items, left = divide_words(items, of_attributes=True)
-    job = cues_job if format == "srt" and options.cues == "joined" else items_job
-    items = [*(yield from job(items, options)), *left]
-    if format != "html":
-        return write(items)
-    return write_html(with_target_language(items, options.language, options.target) if options.target else items, codec)
-
-
-def document_job(
-    content: bytes, format: Format, options: DocumentOptions, *, name: str, max_text: int | None = None
-) -> TranslationJob[bytes]:
-    """A file's content in the other language. HeedError, which calls it `name`, if it is damaged, too long or no text.
-
-    A byte order mark stays, and in a page so does the charset; other texts are written in UTF-8. max_text: bytes of the
-    text, or of the XML in a package such as a .docx.
-    """
-    most = MAX_BYTES if max_text is None or format in PACKAGES else max_text
-    if len(content) > most:
-        raise HeedError(f"{name}: longer than {most:,} bytes; split it.")
-    if format in _JOBS:
-        module, function = _JOBS[format]
-        job: Job = getattr(import_module(f"{__name__}.{module}"), function)
-        return (yield from job(content, options, name=name, max_text=max_text))
-    text, mark, codec = decode(content, name=name, is_html=format == "html")
-    # Servers often call pages in Latin 1 UTF-8, which overrides what they declare; ASCII is both.
-    written_for = "ascii" if codec in ("cp1252", "latin-1") else codec
-    try:
-        written = yield from text_job(text, format, options, codec=written_for)
-    except HeedError as error:
-        raise HeedError(f"{name}: {error}") from None
-    if format == "html":
-        return mark + written.encode(codec, errors="replace")
-    return ("\ufeff" * bool(mark) + written).encode(errors="replace")
-
-
-def translate_text(text: str, translate: Translate, *, format: Format, language: str) -> str:
-    """Runs `text_job` with a function that translates all its sentences."""
-    return run_job(text_job(text, format, DocumentOptions(language=language)), translate)
-
-
-def translate_document(
-    content: bytes,
-    translate: Translate,
-    *,
-    format: Format,
-    language: str,
-    name: str,
-    target: str = "",
-    keep: tuple[str, ...] = (),
-    terms: Mapping[str, str] | None = None,
-    attributes: bool = True,
-    cues: Literal["joined", "alone"] = "joined",
-    earlier: bytes | None = None,
-    columns: tuple[str, ...] = (),
-) -> bytes:
-    """Runs `document_job` with a function that translates all sentences. The last ones are `DocumentOptions`."""
-    options = DocumentOptions(
-        language=language,
-        target=target,
-        keep=keep,
-        terms=terms or {},
-        attributes=attributes,
-        cues=cues,
-        earlier=earlier,
-        columns=columns,
-    )
-    return run_job(document_job(content, format, options, name=name), translate)
