@@ -141,5 +141,5 @@ class PairScorer(PickledByValue):
         return results
 
     def alignment(self, source: str, target: str, *, layer: int | None = None) -> tuple[Link, ...] | None:
-        """As `alignments`, of one pair."""
+        """The alignment of one pair; see `alignments`."""
         return self.alignments([source], [target], layer=layer)[0]

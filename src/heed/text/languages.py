@@ -93,7 +93,7 @@ def find_language(code: str, known: Collection[str]) -> str | None:
 
 
 def known_code(code: str, known: Collection[str]) -> str:
-    """As `find_language`; `code` in lower case if there is none."""
+    """What `find_language` finds, or `code` in lower case."""
     return find_language(code, known) or _normalize(code)
 
 
@@ -132,7 +132,7 @@ class Languages(Settings):
 
     @classmethod
     def of_codes(cls, codes: Mapping[str, int], *, source: str) -> Self:
-        """Those of codes such as >>fra<<, which stand before a source and say the target."""
+        """The languages of codes such as >>fra<<, which stand before a source and say the target."""
         plain = {code[2:-2]: i for code, i in codes.items()}
         ids = {short: plain[code] for short, code in short_codes(plain).items()}
         sources = list(short_codes([source])) if _parts(source).language in table() else None

@@ -101,7 +101,7 @@ def search_settings(generation: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def search_of_languages(generation: Mapping[str, Any], languages: Languages | None) -> Mapping[str, Any]:
-    """Those settings of a model of several languages that are not about these: Heed forces the target's by itself.
+    """The settings of a model of several languages but those about languages: Heed forces the target's itself.
 
     Their usual max_length cuts long outputs off; it becomes a limit that grows with the source.
     """

@@ -45,7 +45,7 @@ class Vocabularies(NamedTuple):
 
 
 def vocabularies(folder: Path, config: Mapping[str, Any], *, n_rows: int) -> Vocabularies:
-    """Those of a folder. n_rows: of the embedding. HeedError names what is missing, or does not fit together."""
+    """The vocabularies of a folder. n_rows: of the embedding. HeedError names what is missing or does not fit."""
     settings = _optional(folder / "tokenizer_config.json")
     name = _list_of(folder, config, settings)
     model = _model(folder)

@@ -96,7 +96,7 @@ class Piece:
 
     @property
     def n_tokens(self) -> int:
-        """Those that it counts for in the queue."""
+        """The tokens that it counts for in the queue."""
         return len(self.ids) + self.prefix.n_tokens
 
 

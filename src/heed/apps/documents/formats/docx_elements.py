@@ -75,7 +75,7 @@ def all_pieces(pieces: Iterable[Piece]) -> Iterator[Piece]:
 
 def containers_of_words(pieces: Iterable[Piece]) -> set[Any]:
     """The elements within pieces, as `container_of` gives them, that hold words of the same text."""
-    found: set[Any] = set()
+    with_words: set[Any] = set()
     levels, containers = [iter(pieces)], [None]
     while levels:
         for run, child in levels[-1]:
@@ -86,13 +86,13 @@ def containers_of_words(pieces: Iterable[Piece]) -> set[Any]:
                 break
             if is_word(run, child):
                 place = len(containers) - 1
-                while place and containers[place] not in found:
-                    found.add(containers[place])
+                while place and containers[place] not in with_words:
+                    with_words.add(containers[place])
                     place -= 1
         else:
             levels.pop()
             containers.pop()
-    return found
+    return with_words
 
 
 def container_of(element: Any) -> Any:
@@ -189,7 +189,7 @@ def is_text_first(paragraph: Any) -> bool:
 
 def ends_of_fields(pieces: list[Piece]) -> dict[int, tuple[int, int]]:
     """Where each whole field begins, its separator (its begin if it has none) and its end."""
-    found: dict[int, tuple[int, int]] = {}
+    ends: dict[int, tuple[int, int]] = {}
     begun: list[list[int]] = []
     for place, (run, child) in enumerate(pieces):
         if isinstance(child, Joint):
@@ -203,8 +203,8 @@ def ends_of_fields(pieces: list[Piece]) -> dict[int, tuple[int, int]]:
             begun[-1][1] = place
         elif kind == "end" and begun:
             begin, separator = begun.pop()
-            found[begin] = (separator, place)
-    return found
+            ends[begin] = (separator, place)
+    return ends
 
 
 def has_part_of_field(pieces: list[Piece]) -> bool:

@@ -51,12 +51,12 @@ class Thing:
 
     def holders_within(self, outer: "Holder | None") -> "list[Holder] | None":
         """The holders between `outer` and this thing, outermost first; None if it is not in `outer`."""
-        found: list[Holder] = []
+        holders: list[Holder] = []
         holder = self.holder
         while holder is not None and holder is not outer and holder.depth > (outer.depth if outer else 0):
-            found.append(holder)
+            holders.append(holder)
             holder = holder.parent
-        return found[::-1] if holder is outer else None
+        return holders[::-1] if holder is outer else None
 
 
 @dataclass(eq=False)
@@ -229,9 +229,9 @@ def with_ranges(items: list[Item]) -> list[Item]:
     """The items, where the marks of a range, such as a bookmark's, are an element if they are nested as one."""
     # A pair of marks is an element only if nothing else begins within it and ends outside of it: other tags that end
     # discard the ranges begun within, and so does a cut. All marks that are left stay things.
-    found = list(items)
+    with_tags = list(items)
     opened: list[tuple[Tag, int, tuple[str, str] | None]] = []  # opening tags, their places; a range's key
-    for place, item in enumerate(found):
+    for place, item in enumerate(with_tags):
         if isinstance(item, str):
             continue
         if item.kind == "cut":
@@ -254,9 +254,9 @@ def with_ranges(items: list[Item]) -> list[Item]:
             if n and opened[n - 1][2] == key:
                 start, before, _ = opened[n - 1]
                 del opened[n - 1 :]
-                found[before] = Tag("open", start.markup, "range")
-                found[place] = Tag("close", item.markup, "range")
-    return found
+                with_tags[before] = Tag("open", start.markup, "range")
+                with_tags[place] = Tag("close", item.markup, "range")
+    return with_tags
 
 
 def _mark(item: Item) -> tuple[tuple[str, str], bool] | None:
@@ -274,7 +274,7 @@ def _mark(item: Item) -> tuple[tuple[str, str], bool] | None:
 
 def in_order(items: list[Item]) -> list[Item]:
     """The items, where no mark that ends a range stands before the one that begins it."""
-    found = list(items)
+    ordered = list(items)
     ends: dict[tuple[str, str], int] = {}
     for place, item in enumerate(items):
         if mark := _mark(item):
@@ -283,8 +283,8 @@ def in_order(items: list[Item]) -> list[Item]:
                 ends[key] = place
             elif key in ends:
                 end = ends.pop(key)
-                found[end], found[place] = found[place], found[end]
-    return found
+                ordered[end], ordered[place] = ordered[place], ordered[end]
+    return ordered
 
 
 class Tree:

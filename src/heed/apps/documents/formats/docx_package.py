@@ -76,12 +76,12 @@ def _names_of_parts(by_name: dict[str, tuple[str, bytes]], name: str) -> tuple[s
             raise HeedError(f"{name}: no .docx document but OpenDocument (.odt); save it as .docx.")
         raise HeedError(f"{name}: no .docx document: {main} is not there.")
     folder = posixpath.dirname(main)
-    found = [part for kind, part in _relationships(main, by_name, name) if kind in _WITH_TEXT]
+    parts = [part for kind, part in _relationships(main, by_name, name) if kind in _WITH_TEXT]
     for part in by_name:
         within, filename = posixpath.split(part)
         if within == folder and _NAME_WITH_TEXT.fullmatch(filename):
-            found.append(part)
-    return main, [part for part in dict.fromkeys(found) if part in by_name and part != main]
+            parts.append(part)
+    return main, [part for part in dict.fromkeys(parts) if part in by_name and part != main]
 
 
 def _relationships(part: str, by_name: dict[str, tuple[str, bytes]], name: str) -> list[tuple[str, str]]:
@@ -90,13 +90,13 @@ def _relationships(part: str, by_name: dict[str, tuple[str, bytes]], name: str) 
     relationships = posixpath.join(folder, "_rels", filename + ".rels")
     if relationships not in by_name:
         return []
-    found = []
+    targets = []
     for element in _parse(by_name[relationships][1], name).iter(_RELATIONSHIP):
         target = unquote(element.get("Target", "")).replace("\\", "/")
         if target and element.get("TargetMode") != "External":
             path = posixpath.normpath(posixpath.join("/", folder, target))
-            found.append((element.get("Type", "").rpartition("/")[2].lower(), path.lstrip("/").lower()))
-    return found
+            targets.append((element.get("Type", "").rpartition("/")[2].lower(), path.lstrip("/").lower()))
+    return targets
 
 
 def _parse(data: bytes, name: str) -> Any:

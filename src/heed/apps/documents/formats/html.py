@@ -144,7 +144,7 @@ def _without_lone_elements(items: list[Item]) -> list[Item]:
     """The items, where elements of unknown names, and buttons, are cuts unless words stand beside them."""
     if not any(isinstance(item, Tag) and item.kind == "open" and item.name not in INLINE for item in items):
         return items
-    found = list(items)
+    kept = list(items)
     beside = [_are_words_beside(items, "open"), _are_words_beside(items[::-1], "close")[::-1]]
     opened: dict[str, list[int]] = {}
     for place, item in enumerate(items):
@@ -154,25 +154,25 @@ def _without_lone_elements(items: list[Item]) -> list[Item]:
             opened.setdefault(item.name, []).append(place)
         start = opened[item.name].pop() if item.kind == "close" and opened.get(item.name) else -1
         if start < 0 or not (beside[0][start] or beside[1][place]):
-            found[place] = as_cut(item)
+            kept[place] = as_cut(item)
         else:
-            found[start] = items[start]
-    return found
+            kept[start] = items[start]
+    return kept
 
 
 def _are_words_beside(items: list[Item], opening: str) -> list[bool]:
     """For each item, whether words come before it, with no cut and no other such element between."""
-    found: list[bool] = []
+    beside: list[bool] = []
     are_words = False
     for item in items:
-        found.append(are_words)
+        beside.append(are_words)
         if isinstance(item, str):
             are_words = are_words or bool(item.strip())
         elif item.kind == "cut" or (item.kind in ("open", "close") and item.kind != opening and _is_apart(item.name)):
             are_words = False
         elif item.kind == "atom" and item.text:
             are_words = not item.name or item.name in CODE or item.name in INLINE
-    return found
+    return beside
 
 
 def _is_apart(name: str) -> bool:
@@ -185,7 +185,7 @@ def write_html(items: list[Item], codec: str | None = None) -> str:
     Without a codec the page is a text: its words are written in ASCII if it declares another charset than UTF-8.
     """
     if codec is None:
-        charset = next((found for item in items if isinstance(item, Tag) and (found := _charset(item.markup))), "utf-8")
+        charset = next((name for item in items if isinstance(item, Tag) and (name := _charset(item.markup))), "utf-8")
         codec = "utf-8" if charset in ("utf-8", "utf8") else "ascii"
 
     def write(words: list[Item], quote: str, source: str) -> str:
@@ -233,14 +233,14 @@ def find_charset(content: bytes) -> str | None:
     """The charset that a page declares, in small letters, in its XML declaration or a meta element near its start."""
     head = content[:MAX_HEAD].decode("latin-1")
     for text, name, is_end in tokens_of(head, _XML.match(head) is not None):
-        if name in ("meta", "!") and not is_end and (found := _charset(text)):
-            return found
+        if name in ("meta", "!") and not is_end and (charset := _charset(text)):
+            return charset
     return None
 
 
 def _charset(markup: str) -> str | None:
-    found = _CHARSET.match(markup)
-    return found[1].lower() if found else None
+    match = _CHARSET.match(markup)
+    return match[1].lower() if match else None
 
 
 def _words(text: str) -> list[Item]:
@@ -291,7 +291,7 @@ def with_target_language(items: list[Item], source: str, target: str) -> list[It
         return items
     named = re.compile(rf"""(\s(?:xml:)?lang\s*=\s*["']?){code}{_REGION}""", re.IGNORECASE)
     content = re.compile(rf"""(\scontent\s*=\s*["']?){code}{_REGION}""", re.IGNORECASE)
-    found: list[Item] = []
+    changed: list[Item] = []
     for item in items:
         if isinstance(item, Tag) and item.markup.startswith("<") and item.name not in ("!", "!--", *CODE, *SKIPPED):
             # An element that stays as it is, as with translate="no", stays in its language.
@@ -301,8 +301,8 @@ def with_target_language(items: list[Item], source: str, target: str) -> list[It
                 pattern = content if is_content else named
                 tag = pattern.sub(lambda match: match[1] + target, item.markup[:end])
                 item = replace(item, markup=tag + item.markup[end:]) if tag != item.markup[:end] else item
-        found.append(item)
-    return found
+        changed.append(item)
+    return changed
 
 
 @dataclass(frozen=True)
@@ -332,15 +332,15 @@ def _with_reopened(items: list[Item]) -> list[Item]:
     as_atoms: list[Item] = [
         replace(item, kind="atom") if isinstance(item, Tag) and item.name == "br" else item for item in items
     ]
-    found: list[Item] = []
+    reopened: list[Item] = []
     opened: list[Tag] = []
     for item, matched in zip(items, with_matched_tags(as_atoms), strict=True):
         if isinstance(item, Tag) and item.name == "br":
             reopenings = [_Reopening(f"</{tag.name}>", _ID.sub("", tag.markup)) for tag in opened]
             pairs = list(zip(opened, reopenings, strict=True))
-            found += [Tag("close", _reopening_tag(each.close, each), tag.name) for tag, each in reversed(pairs)]
-            found.append(item)
-            found += [Tag("open", _reopening_tag(each.open, each), tag.name) for tag, each in pairs]
+            reopened += [Tag("close", _reopening_tag(each.close, each), tag.name) for tag, each in reversed(pairs)]
+            reopened.append(item)
+            reopened += [Tag("open", _reopening_tag(each.open, each), tag.name) for tag, each in pairs]
             continue
         if isinstance(matched, Tag) and matched.kind == "open":
             opened.append(matched)
@@ -348,18 +348,18 @@ def _with_reopened(items: list[Item]) -> list[Item]:
             opened.pop()
         elif isinstance(matched, Tag) and matched.kind == "cut":
             opened.clear()
-        found.append(item)
-    return found
+        reopened.append(item)
+    return reopened
 
 
 def _without_needless_reopening(items: list[Item]) -> list[Item]:
     """The items without the tags that close and open an element with nothing but white space and <br> between them."""
-    found: list[Item] = []
+    kept: list[Item] = []
     run: list[Item] = []
 
     def end_run() -> None:
         halves = Counter(id(reopening) for item in run if (reopening := _reopening_of(item)))
-        found.extend(item for item in run if halves[id(_reopening_of(item))] < 2)
+        kept.extend(item for item in run if halves[id(_reopening_of(item))] < 2)
         run.clear()
 
     for item in items:
@@ -367,30 +367,30 @@ def _without_needless_reopening(items: list[Item]) -> list[Item]:
             run.append(item)
         else:
             end_run()
-            found.append(item)
+            kept.append(item)
     end_run()
-    return found
+    return kept
 
 
 def _without_empty_halves(items: list[Item]) -> list[Item]:
     """The items without the half of an element, before or behind a <br>, whose words all moved to the other side."""
-    found: list[Item] = []
+    kept: list[Item] = []
     first_tags: dict[int, Tag] = {}  # by reopening, the tag that opened the half before it, which is dropped
     for item in items:
         reopening = _reopening_of(item)
         if isinstance(item, Tag) and item.kind == "open":
             item = first_tags.pop(id(reopening), item)
         elif isinstance(item, Tag) and item.kind == "close":
-            is_spaced = bool(found) and isinstance(found[-1], str) and not found[-1].strip()
-            at = len(found) - 1 - is_spaced
-            before = found[at] if at >= 0 else ""
+            is_spaced = bool(kept) and isinstance(kept[-1], str) and not kept[-1].strip()
+            at = len(kept) - 1 - is_spaced
+            before = kept[at] if at >= 0 else ""
             if isinstance(before, Tag) and before.kind == "open" and (reopening or _reopening_of(before)):
-                del found[at]
+                del kept[at]
                 if reopening:
                     first_tags[id(reopening)] = before
                 continue
-        found.append(item)
-    return found
+        kept.append(item)
+    return kept
 
 
 def _reopening_of(item: Item) -> _Reopening | None:

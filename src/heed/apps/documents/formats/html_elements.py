@@ -39,7 +39,7 @@ def values_with_words(tag: str, name: str, *, start: int) -> Iterator[Value]:
     """The values that a reader sees. name: the element's, in small letters; start: behind it."""
     if not _MAY_HAVE_WORDS.search(tag, start):
         return
-    found: dict[str, Value] = {}
+    values: dict[str, Value] = {}
     while match := _ATTRIBUTE.match(tag, start):
         start = match.end()
         if group := match.lastindex if match.lastindex and match.lastindex > 1 else 0:
@@ -47,10 +47,10 @@ def values_with_words(tag: str, name: str, *, start: int) -> Iterator[Value]:
             quoted = group < 4
             if not quoted and not _SIGNS.isdisjoint(match[group]):
                 continue
-            found.setdefault(match[1].lower(), Value(first - quoted, last + quoted, match[group]))
-    of_meta = {found[key].text.strip().lower() for key in ("name", "property") if key in found}
-    kind = found["type"].text.lower() if "type" in found else ""
-    for key, value in found.items():
+            values.setdefault(match[1].lower(), Value(first - quoted, last + quoted, match[group]))
+    of_meta = {values[key].text.strip().lower() for key in ("name", "property") if key in values}
+    kind = values["type"].text.lower() if "type" in values else ""
+    for key, value in values.items():
         is_seen = key in _EVERYWHERE or name in _OF_ELEMENTS.get(key, ())
         is_seen = (
             is_seen and (key != "value" or kind in _BUTTONS) and (key != "content" or not _METADATA.isdisjoint(of_meta))

@@ -119,7 +119,7 @@ def _language_edits(strings: list[_String], options: DocumentOptions) -> Iterato
 
 
 def _missing_plurals(strings: list[_String], options: DocumentOptions) -> Iterator[tuple[_String, str, Path]]:
-    """Of i18next's plurals: the text for other numbers, and the key and path of each form that the target needs."""
+    """i18next's plurals: the text for other numbers, and the key and path of each form that the target needs."""
     paths = {string.path for string in strings}
     for string in strings if options.target else ():
         *parents, key = string.path

@@ -254,28 +254,28 @@ def _texts(items: Sequence[Item]) -> list[str]:
 
 def _without_empty_emphasis(items: Sequence[Item]) -> list[Item]:
     """The items without the delimiters of emphasis that have no words between them any more."""
-    found: list[Item] = []
+    kept: list[Item] = []
     for item in items:
-        before = found[-1] if found else ""
+        before = kept[-1] if kept else ""
         if isinstance(item, Tag) and item.kind == "close" and item.name in _EMPHASIS:
-            space = before if isinstance(before, str) and not before.strip() and len(found) > 1 else ""
-            opening = found[-2] if space else before
+            space = before if isinstance(before, str) and not before.strip() and len(kept) > 1 else ""
+            opening = kept[-2] if space else before
             if isinstance(opening, Tag) and opening.kind == "open" and opening.name == item.name:
-                del found[-2 if space else -1 :]
-                if found and isinstance(found[-1], str):
-                    found[-1] = found[-1].rstrip(" ")
-                    if not found[-1]:
-                        found.pop()
+                del kept[-2 if space else -1 :]
+                if kept and isinstance(kept[-1], str):
+                    kept[-1] = kept[-1].rstrip(" ")
+                    if not kept[-1]:
+                        kept.pop()
                 continue
-        found.append(item)
-    return found
+        kept.append(item)
+    return kept
 
 
 def _with_html_within_lines(items: Sequence[Item], opening: Tag) -> list[Item]:
     """The items; HTML that would begin a block, where the source has a word, goes behind the first word of its line."""
     # start: what the source has at the beginning of this line, "" once the line has words; waiting: HTML that looks for
     # a word to go behind. Without one it stays where it was.
-    found: list[Item] = []
+    placed: list[Item] = []
     waiting: list[Item] = []
     start = opening.name
     for item in items:
@@ -285,23 +285,23 @@ def _with_html_within_lines(items: Sequence[Item], opening: Tag) -> list[Item]:
                 waiting.append(item)
                 continue
             if waiting and item.kind in ("atom", "spelling"):
-                found += [item, " ", *waiting]
+                placed += [item, " ", *waiting]
                 waiting.clear()
                 start = ""
                 continue
             if not (waiting and item.kind == "open"):
-                found += waiting
+                placed += waiting
                 waiting.clear()
                 start = item.name
         elif waiting and (word := _FIRST_WORD.match(item)):
-            found += [word[1], " ", *waiting, item[word.end() :]]
+            placed += [word[1], " ", *waiting, item[word.end() :]]
             waiting.clear()
             start = ""
             continue
         elif item.strip():
             start = ""
-        found.append(item)
-    return [*found, *waiting]
+        placed.append(item)
+    return [*placed, *waiting]
 
 
 def _is_read_as_meant(items: Sequence[Item], kind: str, env: dict[str, Any]) -> bool:
@@ -316,7 +316,7 @@ def _is_read_as_meant(items: Sequence[Item], kind: str, env: dict[str, Any]) -> 
 
 def _meaning(items: Sequence[Item]) -> list[tuple[bool, str]]:
     """The markup of the items, and the words between it."""
-    found: list[tuple[bool, str]] = []
+    meaning: list[tuple[bool, str]] = []
     words: list[str] = []
     for item, text in zip([*items, Tag("cut", "")], [*_texts(items), ""], strict=True):
         if isinstance(item, str):
@@ -325,22 +325,22 @@ def _meaning(items: Sequence[Item]) -> list[tuple[bool, str]]:
             words.append(item.text)
         else:
             if plain := "".join(words).strip():
-                found.append((False, plain))
+                meaning.append((False, plain))
             words = []
             if markup := _PREFIX.sub("\n", text).strip(" "):
-                found.append((True, markup))
-    return found
+                meaning.append((True, markup))
+    return meaning
 
 
 def _separate_markup(items: Sequence[Item]) -> list[Item]:
     """The items with a space between two pieces of markup whose delimiters would be read as one."""
-    found: list[Item] = []
+    spaced: list[Item] = []
     for item in items:
-        before = found[-1] if found else ""
+        before = spaced[-1] if spaced else ""
         if isinstance(before, Tag) and before.kind in ("close", "atom") and isinstance(item, Tag):
-            found += [" "] * (item.kind in ("open", "atom"))
-        found.append(item)
-    return found
+            spaced += [" "] * (item.kind in ("open", "atom"))
+        spaced.append(item)
+    return spaced
 
 
 def _with_escaped_characters(items: Sequence[Item]) -> list[Item]:
@@ -357,18 +357,19 @@ def _escape(text: str) -> str:
 
 def _with_delimiters_at_words(items: Sequence[Item]) -> list[Item]:
     """The items with the delimiters of emphasis directly at words: elsewhere they would be read as words themselves."""
-    found = _with_openings_at_words(items, "open", _texts(items))
-    backwards = [item[::-1] if isinstance(item, str) else item for item in reversed(found)]
+    forwards = _with_openings_at_words(items, "open", _texts(items))
+    backwards = [item[::-1] if isinstance(item, str) else item for item in reversed(forwards)]
     texts = [
-        item if isinstance(item, str) else text[::-1] for item, text in zip(backwards, _texts(found)[::-1], strict=True)
+        item if isinstance(item, str) else text[::-1]
+        for item, text in zip(backwards, _texts(forwards)[::-1], strict=True)
     ]
-    found = _with_openings_at_words(backwards, "close", texts)
-    return _without_empty_emphasis([item[::-1] if isinstance(item, str) else item for item in reversed(found)])
+    forwards = _with_openings_at_words(backwards, "close", texts)
+    return _without_empty_emphasis([item[::-1] if isinstance(item, str) else item for item in reversed(forwards)])
 
 
 def _with_openings_at_words(items: Sequence[Item], kind: str, texts: list[str]) -> list[Item]:
     """Moves delimiters that open emphasis behind white space, and behind punctuation that follows a letter."""
-    found: list[Item] = []
+    placed: list[Item] = []
     before = " "
     opened: list[Tag] = []  # not yet written
     for item, text in zip(items, texts, strict=True):
@@ -380,15 +381,15 @@ def _with_openings_at_words(items: Sequence[Item], kind: str, texts: list[str]) 
             while n < len(item) and (item[n].isspace() or (before.isalnum() and not item[n].isalnum())):
                 before = item[n]
                 n += 1
-            found += [item[:n]] if n else []
+            placed += [item[:n]] if n else []
             item = text = item[n:]
             if not item:
                 continue
-        found += opened
+        placed += opened
         opened = []
-        found.append(item)
+        placed.append(item)
         before = text[-1:] or before
-    return [*found, *opened]
+    return [*placed, *opened]
 
 
 def _with_escaped_markers(texts: list[str], items: Sequence[Item]) -> list[str]:

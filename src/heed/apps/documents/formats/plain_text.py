@@ -184,30 +184,30 @@ def _words_and_break(line: _TextLine, after: _TextLine, known: _Vocabulary) -> l
 
 def _paragraphs(lines: list[_TextLine]) -> list[tuple[int, int]]:
     """Stretches of lines that are one text, most of them of one line."""
-    found: list[tuple[int, int]] = []
+    paragraphs: list[tuple[int, int]] = []
     first = 0
     for stop in range(1, len(lines) + 1):
         before, after = lines[stop - 1], lines[stop] if stop < len(lines) else None
         if after is None or not before.words or not after.words or before.quote != after.quote:
-            found += _paragraphs_of_block(lines, first, stop)
+            paragraphs += _paragraphs_of_block(lines, first, stop)
             first = stop
-    return found
+    return paragraphs
 
 
 def _paragraphs_of_block(lines: list[_TextLine], first: int, stop: int) -> list[tuple[int, int]]:
     """The paragraphs of a block without blank lines."""
     width = max(line.width for line in lines[first:stop])
-    found: list[tuple[int, int]] = []
+    paragraphs: list[tuple[int, int]] = []
     start = first
     number = lines[first].number  # of the last item
     for i in range(first + 1, stop + 1):
         if i < stop and _goes_on(lines, start, i, width, number):
             continue
-        found += [(start, i)] if _is_one_text(lines[start:i]) else [(j, j + 1) for j in range(start, i)]
+        paragraphs += [(start, i)] if _is_one_text(lines[start:i]) else [(j, j + 1) for j in range(start, i)]
         start = i
         if i < stop and lines[i].number >= 0:
             number = lines[i].number
-    return found
+    return paragraphs
 
 
 def _goes_on(lines: list[_TextLine], start: int, i: int, width: int, number: int) -> bool:

@@ -250,11 +250,11 @@ class _Reader:
         """The text with its character references resolved."""
 
         def sign(match: re.Match[str]) -> str:
-            found = resolved(match[0])
-            if len(found) > 1 or found in "\r\n":
+            character = resolved(match[0])
+            if len(character) > 1 or character in "\r\n":
                 return match[0]
-            self._references.setdefault(found, match[0])
-            return found
+            self._references.setdefault(character, match[0])
+            return character
 
         self._unreferenced |= _REFERENCED & set(_REFERENCE.sub("", text))
         return _REFERENCE.sub(sign, text)
