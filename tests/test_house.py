@@ -29,7 +29,7 @@ ROOMS = {
     "apps/corpora": 120,
     "apps/documents": 9_290,
     "apps/exchange": 2_500,
-    "apps/paper": 2_210,
+    "apps/paper": 2_190,
     "apps/parsing": 180,
     "apps/serving": 4_480,
     "apps/training": 380,

@@ -10,12 +10,7 @@ from heed.backends.live_prefixes import AllowedIds
 
 
 def mask_forbidden(
-    log_probs: Float[Tensor, "row vocab"],
-    allowed: AllowedIds | None,
-    never: Bools,
-    may_end: Bools,
-    *,
-    eos: int,
+    log_probs: Float[Tensor, "row vocab"], allowed: AllowedIds | None, never: Bools, may_end: Bools, *, eos: int
 ) -> Float[Tensor, "row vocab"]:
     """The log-probabilities with -∞ for the ids that a row may not take: see `Backend.best_continuations`.
 

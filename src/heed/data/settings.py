@@ -96,8 +96,7 @@ class DataSettings(Settings):
     drop_duplicates: bool = Field(default=False, description="drop a training pair that is a copy of an earlier one")
     drop_identical: bool = Field(default=False, description="drop a training pair whose sides are the same text")
     check_languages: bool = Field(
-        default=False,
-        description="drop a training pair if a detector (py3langid) takes a side for another language",
+        default=False, description="drop a training pair if a detector (py3langid) takes a side for another language"
     )
     columns: list[str] | None = Field(
         default=None,

@@ -281,10 +281,7 @@ class Transformer(nn.Module):
         return str(self.src_embedding.weight.device)
 
     def forward(
-        self,
-        src: Int[Tensor, "batch src"],
-        src_mask: Bool[Tensor, "batch src"],
-        tgt_in: Int[Tensor, "batch tgt"],
+        self, src: Int[Tensor, "batch src"], src_mask: Bool[Tensor, "batch src"], tgt_in: Int[Tensor, "batch tgt"]
     ) -> Float[Tensor, "batch tgt vocab"]:
         """Logits of the next target id at every position."""
         return self.decode(tgt_in, self.start(self.encode(src, src_mask), src_mask))

@@ -316,11 +316,7 @@ def _with_costs(card: ModelCard, checkpoint: Path) -> ModelCard:
     state = read_train_state(checkpoint)
     config = read_config(checkpoint)
     flops = training_flops(
-        config.arch,
-        config.vocab_size,
-        state.work,
-        n_steps=state.step,
-        src_vocab_size=config.src_vocab_size,
+        config.arch, config.vocab_size, state.work, n_steps=state.step, src_vocab_size=config.src_vocab_size
     )
     costs: dict[str, Any] = {"steps": state.step, "time": duration(state.seconds), "FLOPs": f"{flops:.2e}"}
     if sustained := card.trained_on.get(SUSTAINED):

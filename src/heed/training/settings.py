@@ -34,16 +34,10 @@ class TrainingSettings(ScheduleSettings):
         "run also learns from their ensemble's translations of its text (Kim and Rush 2016; Nguyen et al. 2020)",
     )
     batch_src_tokens: int = Field(
-        default=25_000,
-        ge=1,
-        le=MAX_COUNT,
-        description="maximum number of source tokens per step, without padding",
+        default=25_000, ge=1, le=MAX_COUNT, description="maximum number of source tokens per step, without padding"
     )
     batch_tgt_tokens: int = Field(
-        default=25_000,
-        ge=1,
-        le=MAX_COUNT,
-        description="maximum number of target tokens per step, without padding",
+        default=25_000, ge=1, le=MAX_COUNT, description="maximum number of target tokens per step, without padding"
     )
     micro_batch_tokens: int | None = Field(
         default=None,

@@ -32,8 +32,7 @@ def bench_train(
         float | None, typer.Option(min=0, help="As training.consistency: above 0, every batch takes two passes.")
     ] = None,
     workers: Annotated[
-        int,
-        typer.Option(min=1, max=64, help="Number of processes that train together, as they do on small models."),
+        int, typer.Option(min=1, max=64, help="Number of processes that train together, as they do on small models.")
     ] = 1,
     device: Device = None,
     as_json: JSON = False,

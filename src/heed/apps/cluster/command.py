@@ -183,8 +183,7 @@ def back_translate(
         ),
     ],
     out: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", help="Folder of all that is made. Default: back-translated/NAME."),
+        Path | None, typer.Option(metavar="FOLDER", help="Folder of all that is made. Default: back-translated/NAME.")
     ] = None,
     model: Annotated[
         Path | None,

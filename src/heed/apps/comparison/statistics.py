@@ -438,10 +438,7 @@ def _by_length(
 
 
 def _frequencies(
-    references: Sequence[Sequence[str]],
-    systems: Sequence[Sequence[Sequence[str]]],
-    *,
-    counted: Iterable[Sequence[str]],
+    references: Sequence[Sequence[str]], systems: Sequence[Sequence[Sequence[str]]], *, counted: Iterable[Sequence[str]]
 ) -> list[FrequencyGroup]:
     """Word recall and F1 by how often a word occurs in the counted text; groups without a reference word are left out.
 

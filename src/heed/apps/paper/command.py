@@ -57,8 +57,7 @@ def paper_table3(
     vocab_size: Annotated[int, typer.Option("--vocab", min=4, help="Count parameters for this vocabulary.")] = 37_000,
     run: Annotated[bool, typer.Option("--run", help="Train the rows at the size of the recipe's model.")] = False,
     recipe: Annotated[
-        str | None,
-        typer.Option(help="With --run: the recipe whose model stands for base. Default: table3-multi30k."),
+        str | None, typer.Option(help="With --run: the recipe whose model stands for base. Default: table3-multi30k.")
     ] = None,
     rows: Annotated[
         str, typer.Option(help="With --run: presets or A to E, separated by commas, in addition to base. Default: all.")
@@ -107,8 +106,7 @@ def paper_table4(
         Path | None, typer.Option(help="With --run: your Penn Treebank in the LDC's layout. Default: GUM, in --mirror.")
     ] = None,
     recipe: Annotated[
-        str | None,
-        typer.Option(help="With --run: the recipe. Default: parsing-wsj with --treebank, else parsing-gum."),
+        str | None, typer.Option(help="With --run: the recipe. Default: parsing-wsj with --treebank, else parsing-gum.")
     ] = None,
     folder: Annotated[Path, typer.Option(help="Folder of the runs parsing-wsj, parsing-gum.")] = Path("runs"),
     directory: Directory = Path("corpora"),

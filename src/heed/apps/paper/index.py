@@ -36,10 +36,7 @@ def write_all(
     check_pages(folder, page_names(model=model, src=src))
     pages = [
         (table2.page([model] if model else []), "BLEU and training cost, counted both ways"),
-        (
-            table3.page(vocab_size, runs / "table3"),
-            "variations of the base model: published, counted, trained small",
-        ),
+        (table3.page(vocab_size, runs / "table3"), "variations of the base model: published, counted, trained small"),
         (table4.page(runs), "constituency parsing"),
         (equations.page(), "the schedule, the position table, the variance of dot products"),
     ]

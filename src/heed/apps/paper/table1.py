@@ -225,10 +225,7 @@ def page(results: dict[str, dict[str, Any]], of_model: dict[str, dict[str, Any]]
             ("n", *of_model),
             [
                 *((f"{n:,}", *(_cost(result, i) for result in of_model.values())) for i, n in enumerate(sizes)),
-                (
-                    "larger half",
-                    *(f"n^{r['exponent']:.2f} (n^{r['bytes_exponent']:.2f})" for r in of_model.values()),
-                ),
+                ("larger half", *(f"n^{r['exponent']:.2f} (n^{r['bytes_exponent']:.2f})" for r in of_model.values())),
             ],
         ),
         "",
@@ -246,10 +243,7 @@ def page(results: dict[str, dict[str, Any]], of_model: dict[str, dict[str, Any]]
         "",
         "![what sees what](table1-reach.svg)",
         "",
-        *table(
-            ("n", *SEEN),
-            ((f"{n:,}", *(f"{v:,}" for v in path_lengths(n, radius=RADIUS).values())) for n in sizes),
-        ),
+        *table(("n", *SEEN), ((f"{n:,}", *(f"{v:,}" for v in path_lengths(n, radius=RADIUS).values())) for n in sizes)),
         "",
     ]
     plots = {

@@ -201,14 +201,7 @@ def scaled(row: Row, recipe: Recipe, seed: int) -> Recipe:
     return validated(Recipe, values, where=row.preset)
 
 
-def run_rows(
-    rows: Iterable[Row],
-    recipe: Recipe,
-    folder: Path,
-    *,
-    n_seeds: int,
-    corpora: Corpora,
-) -> dict[str, Any]:
+def run_rows(rows: Iterable[Row], recipe: Recipe, folder: Path, *, n_seeds: int, corpora: Corpora) -> dict[str, Any]:
     """Trains every row with seeds 1 to n_seeds, scaled to the recipe, and returns `measured`.
 
     Finished runs are skipped, interrupted ones resumed, and those that another process trains are left to it, so

@@ -172,11 +172,7 @@ def _train_seeds(
 
 
 def _recipe_of_files(
-    src: Path | None,
-    tgt: Path | None,
-    src_language: str | None,
-    tgt_language: str | None,
-    settings: Sequence[str],
+    src: Path | None, tgt: Path | None, src_language: str | None, tgt_language: str | None, settings: Sequence[str]
 ) -> "OwnRecipe":
     """The recipe for --src and --tgt. HeedError if one of them is missing, or if its file exists.
 

@@ -394,13 +394,7 @@ def evaluate(
         from heed.decoding.translator import Translator
 
         translator = Translator.load(
-            *models,
-            device=device,
-            precision=precision,
-            report=report,
-            source=source,
-            target=target,
-            **decoding,
+            *models, device=device, precision=precision, report=report, source=source, target=target, **decoding
         )
         exchanged = (language_of(ref[0]), language_of(src))
         if exchanged == translator.languages and exchanged[0] != exchanged[1]:

@@ -214,13 +214,7 @@ class DecoderLayers(_Layers):
         return x, mean
 
     def step(
-        self,
-        tokens: Ints,
-        positions: Numbers,
-        caches: Sequence[Numbers],
-        memories: Ints,
-        *,
-        beams: Beams,
+        self, tokens: Ints, positions: Numbers, caches: Sequence[Numbers], memories: Ints, *, beams: Beams
     ) -> Floats32:
         """(active, d_model): the last layer's output for every active row's next token, in float.
 
@@ -289,13 +283,7 @@ class DecoderLayers(_Layers):
         return None if n_steps[0] < 0 else done
 
     def _structure(
-        self,
-        positions: Numbers,
-        caches: Sequence[Numbers],
-        memories: Ints,
-        beams: Beams,
-        *,
-        tokens: Address | None,
+        self, positions: Numbers, caches: Sequence[Numbers], memories: Ints, beams: Beams, *, tokens: Address | None
     ) -> Structure:
         model = self._model
         if caches is not self._caches or memories is not self._memories:

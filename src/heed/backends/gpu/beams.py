@@ -133,12 +133,7 @@ def _of_rows(ids: Int[Tensor, "place row tgt"], rows: Int[Tensor, "place kept"])
 
 
 def best_of_rows(
-    logits: Float[Tensor, "row vocab"],
-    never: Int[Tensor, " id"],
-    may_end: Bool[Tensor, " row"],
-    *,
-    eos: int,
-    k: int,
+    logits: Float[Tensor, "row vocab"], never: Int[Tensor, " id"], may_end: Bool[Tensor, " row"], *, eos: int, k: int
 ) -> tuple[Float[Tensor, "row k"], Int[Tensor, "row k"]]:
     """The k most probable ids of each row: (their log-probabilities in fp64, best first, and the ids).
 

@@ -71,13 +71,7 @@ class MixedBatches(Batches):
     of_rounds: type[TokenBatches] = RoundBatches
 
     def __init__(
-        self,
-        corpus: TrainingCorpus,
-        special: SpecialIds,
-        limits: BatchLimits,
-        *,
-        mix: Mix,
-        n_files: Sequence[int],
+        self, corpus: TrainingCorpus, special: SpecialIds, limits: BatchLimits, *, mix: Mix, n_files: Sequence[int]
     ):
         """n_files: of each part, whose pairs stand in the corpus in this order. HeedError for a part without pairs."""
         super().__init__(corpus, special, limits)

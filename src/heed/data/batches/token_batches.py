@@ -217,12 +217,7 @@ class TokenBatches(Batches):
     """
 
     def __init__(
-        self,
-        corpus: ParallelCorpus | Lengths,
-        special: SpecialIds,
-        limits: BatchLimits,
-        *,
-        key: tuple[int, ...] = (),
+        self, corpus: ParallelCorpus | Lengths, special: SpecialIds, limits: BatchLimits, *, key: tuple[int, ...] = ()
     ):
         """key: draws another order than that of seed and epoch alone."""
         super().__init__(corpus, special, limits)

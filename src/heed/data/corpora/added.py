@@ -7,14 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from heed.config import cut, read_toml, shown, toml_text, validated
-from heed.data.corpora.catalogue import (
-    CORPUS_NAME,
-    AddedSettings,
-    Corpus,
-    added_folder,
-    check_added,
-    names_of_heed,
-)
+from heed.data.corpora.catalogue import CORPUS_NAME, AddedSettings, Corpus, added_folder, check_added, names_of_heed
 from heed.data.corpora.download import local_file
 from heed.data.corpora.own_recipe import LANGUAGE
 from heed.errors import HeedError

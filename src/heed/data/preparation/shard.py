@@ -189,11 +189,7 @@ class _Encoder:
         }
 
     def _readable(
-        self,
-        shard: int,
-        pairs: Iterable[tuple[Place, Pair | LineFault]],
-        tally: Tally,
-        repetitions: Repetitions,
+        self, shard: int, pairs: Iterable[tuple[Place, Pair | LineFault]], tally: Tally, repetitions: Repetitions
     ) -> Iterator[Numbered]:
         """The pairs that no rule leaves out before they are encoded, with their numbers through all sources."""
         copies, first_lines = self._copies(shard), np.cumsum([1, *(rows for _, rows in self._plan.texts)]).tolist()

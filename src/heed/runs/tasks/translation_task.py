@@ -138,12 +138,7 @@ class TranslationTask:
                 raise HeedError(f"{file}: no such file.")
         if data.corpus is not None:
             files = fetch(
-                data.corpus,
-                src=data.src,
-                tgt=data.tgt,
-                variant=data.variant,
-                corpora=corpora,
-                fetching=fetching,
+                data.corpus, src=data.src, tgt=data.tgt, variant=data.variant, corpora=corpora, fetching=fetching
             )
         else:
             assert data.train is not None and data.dev is not None  # Recipe checks it
