@@ -65,7 +65,7 @@ ADVICE = {
     "weight_regularization",
     "a run resumes when the same command is given again": "resume resume_from resume_from_checkpoint continue restart "
     "continue_training load_checkpoint from_checkpoint",
-    "training takes one GPU by itself, several by torchrun: torchrun --nproc-per-node 2 -m heed train RECIPE": "gpus "
+    "training takes one GPU unasked, several by torchrun: torchrun --nproc-per-node 2 -m heed train RECIPE": "gpus "
     "n_gpus num_gpus ngpus n_gpu devices gpu_ids world_size distributed ddp nproc_per_node",
     "nothing that exists is replaced; choose another name, or move it away": "overwrite force f overwrite_output_dir",
     "OMP_NUM_THREADS=N before the command sets the number of threads": "threads num_threads n_threads cpu_threads",

@@ -119,7 +119,7 @@ def choose_precision(
 ) -> DecodingPrecision:
     """`precision`, or in place of "auto" the one in which this model searches fastest, which is reported.
 
-    HeedError if there is none of this name.
+    HeedError for an unknown name.
     """
     if precision not in (known := get_args(DecodingPrecisionChoice)):
         raise HeedError(f"precision {shown(precision)}: expected one of {', '.join(known)}.")

@@ -90,7 +90,7 @@ def _guaranteed_length(source: Source) -> int:
 def end_to_end(
     sequences: Sequence[Sequence[int]], *, first: int | None = None, last: int | None = None
 ) -> tuple[Ints, Ints]:
-    """The ids of sequences, one after the other, each with `first` in front and `last` behind; how many each has."""
+    """The ids of consecutive sequences, each between `first` and `last`, and the length of each."""
     ends = [[i] if i is not None else [] for i in (first, last)]
     parts = [part for sequence in sequences for part in (ends[0], sequence, ends[1])]
     lengths = np.array([len(sequence) for sequence in sequences], np.int64) + len(ends[0]) + len(ends[1])

@@ -201,7 +201,7 @@ def make_parts(
 def check_parts(plan: Plan, part_rows: int, *, has_lines: Callable[[str], bool], apart: Collection[int] = ()) -> None:
     """ValueError unless the parts of a plan are all rows of its sources once and in order, as `make_parts` makes them.
 
-    Those of files with lines begin one after the other.
+    In files with lines, the parts' offsets must increase.
     """
     expected = row_ranges([files[0].rows for files in plan.sources], max(1, part_rows), apart=apart)
     is_whole = all([tuple(rows[:3]) for rows in part] == next(expected, None) for part in plan.parts)

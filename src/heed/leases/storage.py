@@ -29,7 +29,7 @@ def is_url(name: str) -> bool:
 
 
 def is_passing(error: BaseException | None) -> bool:
-    """Whether an error may pass by itself: of a disk, a network or a store, or a HeedError that one caused."""
+    """Whether an error may be transient: of a disk, a network or a store, or a HeedError that one caused."""
     while error is not None:
         if isinstance(error, OSError) or type(error).__module__.partition(".")[0] in STORES:
             return True

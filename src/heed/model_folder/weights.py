@@ -68,7 +68,7 @@ class StoredWeights:
             return _read(self._file, stored), stored.dtype == _DTYPES["BF16"]
 
     def take(self, name: str) -> NDArray[np.float32] | None:
-        """A weight in fp32; None if there is none of this name. HeedError if it holds numbers that are not finite."""
+        """A weight in fp32; None if the file has no such weight. HeedError if it holds numbers that are not finite."""
         if name not in self._contents:
             return None
         numbers, is_bf16 = self.raw(name)

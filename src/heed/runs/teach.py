@@ -96,7 +96,7 @@ def _write_sources(src: Path, columns: tuple[str, str], sources: Path) -> None:
 
 
 def _translate(translator: Translator, src: Path, translations: Path, report: Report) -> None:
-    """Writes a translation of each line of `src`, and reports now and then how many there are.
+    """Writes a translation of each line of `src`, and reports at intervals how many there are.
 
     Until all are there they are in a file of their own, and a call after this one was killed goes on from there.
     """

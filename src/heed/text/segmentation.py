@@ -13,7 +13,7 @@ SYMBOL = "[symbol] "  # before the name of a target symbol, an id of its own
 TAG = "[tag] "  # before the name of a tag, an id of its own, of a source that begins with it
 TEXT = "▁"  # before a word that is text among symbols
 CONTINUATION = "…"  # marks a word piece that does not begin a word; not among the 256 characters, so never in a text
-# Runs of letters, of digits, of other characters, each with the space before it; other white space by itself. Runs are
+# Runs of letters, of digits, of other characters, each with the space before it; other white space alone. Runs are
 # cut at 64 characters: word pieces are matched in quadratic time.
 WORDS = Regex(r" ?\p{L}[\p{L}\p{M}]{0,63}| ?\p{N}{1,64}| ?[^\s\p{L}\p{N}]{1,64}|\s{1,64}(?!\S)|\s")
 BYTES = frozenset(pre_tokenizers.ByteLevel.alphabet())

@@ -16,7 +16,7 @@ SLICE_BYTES = 2**25
 
 
 class GradientReduction:
-    """Replaces the sums of one step by those over all workers, in slices that are started one after the other.
+    """Replaces the sums of one step by those over all workers, in consecutive slices.
 
     buffer: gradients of the weights in their order, and behind them the step's scalars. weights: pairs of a master and
     the weight that computes. collect: called with a weight's number once its gradient is whole, before it is summed.

@@ -97,7 +97,7 @@ def _open_standard_streams() -> None:
 
 
 def import_torch_if_needed(device: str | None) -> None:
-    """Imports torch, in less time than it takes by itself, where a search may run on another device than the CPU."""
+    """Imports torch, faster than a plain import, where a search may run on another device than the CPU."""
     from heed.runtime.device import may_need_torch
 
     if may_need_torch(device):

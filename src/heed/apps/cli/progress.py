@@ -1,4 +1,4 @@
-"""Progress on standard error: a bar with the time left at a terminal, plain lines now and then in a log."""
+"""Progress on standard error: a bar with the time left at a terminal, plain lines at intervals in a log."""
 
 import os
 import sys

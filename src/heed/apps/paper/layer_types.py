@@ -64,7 +64,7 @@ class Convolution(nn.Module):
 
 
 class SeparableConvolution(nn.Module):
-    """A convolution of every column by itself, then a map of the columns (section 4), in O(k · n · d + n · d²)."""
+    """A convolution of each column alone, then a map of the columns (section 4), in O(k · n · d + n · d²)."""
 
     def __init__(self, width: int):
         super().__init__()

@@ -355,7 +355,7 @@ def evaluate(
     as_json: JSON = False,
     precision: Annotated[
         str,
-        typer.Option(help="fp32, bf16, int8, or auto: the fastest here. all: one after the other, with their times."),
+        typer.Option(help="fp32, bf16, int8, or auto: the fastest here. all: each in turn, with its time."),
     ] = "auto",
     device: Device = None,
 ) -> None:

@@ -165,7 +165,7 @@ def _join(pieces: Sequence[str], starts: Sequence[int]) -> list[str]:
 
 
 def word_place(words: Sequence[str], word: str) -> int:
-    """The place of a word, named by itself or by its number from 1. HeedError lists the words."""
+    """The place of a word, given as the word or its number from 1. HeedError lists the words."""
     numbers = [str(number) for number in range(1, len(words) + 1)]
     for names in (words, numbers):
         if word in names:

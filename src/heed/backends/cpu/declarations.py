@@ -83,7 +83,7 @@ def structure(name: str, **fields: Any) -> Structure:
 
 
 def array(name: str, structures: Sequence[Structure]) -> Structure:
-    """Copies of structures of one kind, one after the other."""
+    """An array of copies of structures of one kind."""
     return ffi.new(f"{name}[]", [of[0] for of in structures])
 
 

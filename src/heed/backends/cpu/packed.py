@@ -1,4 +1,4 @@
-"""Packed sequences: the real positions of a batch one after the other, so that no padding is computed."""
+"""Packed sequences: the consecutive real positions of a batch, so that no padding is computed."""
 
 from dataclasses import dataclass
 
@@ -37,7 +37,7 @@ class PackedSequences:
         return int(self.offsets[-2])
 
     def pack(self, x: Shaped[Tensor, "sequence position ..."]) -> Shaped[Tensor, "token ..."]:
-        """The real positions one after the other, then zeros."""
+        """All real positions, then zeros."""
         real = x[self.mask]
         return torch.cat([real, real.new_zeros(len(self.positions) - len(real), *x.shape[2:])])
 

@@ -1,4 +1,4 @@
-"""Packed passes: the real tokens of a batch's sentences one after the other, in memory of one size for all batches.
+"""Packed passes: the consecutive real tokens of a batch's sentences, in memory of one size for all batches.
 
 A GPU that replays a recorded pass needs the same shapes and addresses every time. So a pass has room for `capacity`
 tokens a side, of which the last are padding, in sequences of their own, and for a number of sequences.
@@ -103,7 +103,7 @@ class PassInputs(NamedTuple):
 
 
 class Sentences(NamedTuple):
-    """Sentences that lie one after the other, with the special symbols that the network reads."""
+    """Consecutive sentences with the special symbols that the network reads."""
 
     src: NDArray[np.int64]
     tgt_in: NDArray[np.int64]

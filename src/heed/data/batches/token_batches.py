@@ -17,7 +17,7 @@ from heed.model.cost import Workload
 from heed.text.tokenizer import SpecialIds
 
 Step = list[Rows]  # one array, or in the padded plan one for each pass
-# Names of plans, kept in checkpoints: a run goes on by the plan that it began with.
+# Names of plans, kept in checkpoints: a run keeps the plan that it began with.
 REAL_TOKENS = "real tokens"
 PADDED = "padded"  # of Heed 0.1 and before 0.2: padded_plan.py
 
@@ -211,7 +211,7 @@ class TokenBatches(Batches):
     """The order of training: which pairs form which step of which epoch.
 
     A step holds at most `max_src_tokens` and `max_tgt_tokens` real tokens, special symbols counted, and is filled until
-    none of the next pairs fits; a pair that is longer than the limits is a step by itself. The steps of an epoch depend
+    none of the next pairs fits; a pair longer than the limits is a step alone. The steps of an epoch depend
     on the corpus, the limits, seed and epoch only, never on the machine: `micro_tokens` decides how a step is divided.
     If limits or seed change in the middle of an epoch, the new ones apply to the pairs that are left of it.
     """
@@ -328,7 +328,7 @@ def _n_fitting(src: NDArray[Any], tgt: NDArray[Any], src_limit: int, tgt_limit: 
 
 
 def _pieces(src: NDArray[Any], tgt: NDArray[Any], limit: int, *, padded: bool) -> list[NDArray[np.int64]]:
-    """Places of pairs of these lengths, in pieces whose sides stay within the limit; a longer pair is one by itself.
+    """Places of pairs of these lengths, in pieces whose sides stay within the limit; a longer pair is a piece alone.
 
     padded: sides count with padding, so a piece has pairs of like lengths; without, each has pairs of every length, so
     that both its sides and attention are equal shares.

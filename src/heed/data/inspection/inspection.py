@@ -146,7 +146,7 @@ class Inspection:
             orders = ", ".join(f"{order[kind.value]:,} {kind.value}" for kind in WRONG_ORDERS)
             yield f"sides of {order['examined']:,} training pairs, told by their letters: {orders}"
         else:
-            yield "sides: cannot be told apart by their letters"
+            yield "sides: their letters do not distinguish them"
         suspicious = self.numbers["suspicious"]
         yield "suspicious pairs: " + ("; ".join(f"{n:,} {reason}" for reason, n in suspicious.items()) or "none")
         yield from (f"  {line}" for line in self.lines)

@@ -12,7 +12,7 @@ from heed.data.reading.dev_split import HASH_BITS, pair_hash
 from heed.data.reading.pairs import Pair
 
 # From these shares on, preparation says so. Khayrallah and Koehn 2018 (table 2): 5 % of untranslated sentences cost a
-# Transformer several BLEU. Web corpora have more copies than that of pairs, which does no harm by itself.
+# Transformer several BLEU. Web corpora have more copies than that of pairs, which alone does no harm.
 UNTRANSLATED_SHARE, COPIED_SHARE = 0.02, 0.1
 IN_TRAINING_SHARE = 0.01  # of the pairs of dev, or of a test set
 SIDE_SHARE = 0.05  # of their other sources, or targets: short ones recur in any text

@@ -40,7 +40,7 @@ class Sides:
 
     @classmethod
     def learn(cls, pairs: Sequence[Pair]) -> Self | None:
-        """From a sample of the corpus; None if its sides cannot be told apart."""
+        """From a sample of the corpus; None if its letters do not distinguish the sides."""
         counts = Counter[str](), Counter[str]()
         for pair in pairs:
             for side, line in enumerate(pair):

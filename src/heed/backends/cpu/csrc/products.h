@@ -24,7 +24,7 @@ namespace heed {
 # define HEED_BLOCK [[gnu::noinline]] static
 #endif
 
-// sum += four steps of a · b, whose numbers of a lie one behind the other. With 32 registers they hold 16 sums, a row's
+// sum += four steps of a · b, whose numbers of a are consecutive. With 32 registers they hold 16 sums, a row's
 // four numbers for each of eight rows, and a step's two vectors of b.
 template <int VECS, size_t... I, size_t... ROW>
 [[gnu::always_inline]] static inline void add_four_steps(std::index_sequence<I...>, std::index_sequence<ROW...>,

@@ -132,7 +132,7 @@ static int64_t search_steps(const Step<T>& of_caller, const Search& search, uint
                               memory.values.data(), memory.indices.data());
         for (int64_t s = 0; s < n; s++) {
             if (done[s]) continue;
-            if (!(memory.values[size_t(s * k)] > -INFINITY)) return -1;  // nor is NaN
+            if (!(memory.values[size_t(s * k)] > -INFINITY)) return -1;  // also true for NaN
             done[s] = extend_sentence(search, step.beams, s, memory);
             n_done += done[s];
         }

@@ -128,7 +128,7 @@ template <class Panel, class U>
 
 constexpr int64_t LEAST_ROWS = 2;  // that are finished at a time
 
-// Blocks of sums, one after the other. Block: finish(r, n, sums) does what is left to do with the sums of n rows from r
+// Consecutive blocks of sums. Block: finish(r, n, sums) does what is left to do with the sums of n rows from r
 // on.
 template <class Block>
 class TilePipeline {
