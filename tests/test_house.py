@@ -27,7 +27,7 @@ ROOMS = {
     "apps/cluster": 1_450,
     "apps/comparison": 950,
     "apps/corpora": 120,
-    "apps/documents": 9_290,
+    "apps/documents": 9_300,
     "apps/exchange": 2_500,
     "apps/paper": 2_190,
     "apps/parsing": 180,
@@ -47,7 +47,7 @@ ROOMS = {
     "runtime": 1_520,
     "text": 2_280,
     "training": 3_200,
-    "tests": 41_900,
+    "tests": 41_910,
 }
 MOST_LINES_BESIDE_ROOMS = 880  # apps/commands.py and the files directly in src/heed
 MOST_OPTIONS = 331  # of all commands, as docs/reference/commands.md lists them

@@ -183,7 +183,8 @@ ENTITY = (
 @pytest.mark.parametrize(
     ("name", "content", "status", "message"),
     [
-        ("a.pdf", b"%PDF", 400, "file format not supported"),
+        ("a.pdf", b"%PDF", 400, "file format not supported; a PDF has no paragraphs"),
+        ("a.exe", b"MZ", 400, "file format not supported; expected .txt"),
         ("", b"a", 400, "missing file parameter"),
         ("a.txt", b"\xff", 400, "the file: byte 1 (0xff) is not UTF-8"),
         ("a.txt", b"a" * 1_000_001, 400, "longer than 1,000,000 bytes"),

@@ -142,7 +142,7 @@ def _check_file(source: Path, out: Path, document_format: str | None, *, update:
     """The format of a document. HeedError if it cannot be written to `out`, or an option is for others."""
     chosen = format_of(source) if document_format is None else check_format(document_format)
     named = SUFFIXES.get(source.suffix.lower(), chosen)
-    if named in UPDATED and chosen == "text":
+    if chosen == "text" and named != "text":
         say(f"{source}: as plain text its keys and markup are translated too; --format {named} keeps them.")
     if update and chosen not in UPDATED:
         raise HeedError(f"--update is for files of keys and texts ({', '.join(UPDATED)}), and this one is {chosen}.")

@@ -18,7 +18,7 @@ from urllib.parse import quote, unquote
 
 from starlette.responses import Response, StreamingResponse
 
-from heed.apps.documents.formats import SUFFIXES, Format
+from heed.apps.documents.formats import ADVICE, SUFFIXES, Format
 from heed.apps.serving.faults import Fault
 from heed.runtime.files import no_temporary_files
 
@@ -159,9 +159,11 @@ def send_file(stored: StoredFile, opened: BinaryIO) -> Response:
 
 def kind_of_file(name: str) -> Format:
     """The format that an upload's suffix names. Fault if none does."""
-    kind = SUFFIXES.get(PurePosixPath(name).suffix.lower())
+    suffix = PurePosixPath(name).suffix.lower()
+    kind = SUFFIXES.get(suffix)
     if kind is None:
-        raise Fault(400, f"Invalid file: file format not supported; expected {', '.join(SUFFIXES)}")
+        advice = ADVICE.get(suffix, f"expected {', '.join(SUFFIXES)}")
+        raise Fault(400, f"Invalid file: file format not supported; {advice}")
     return kind
 
 

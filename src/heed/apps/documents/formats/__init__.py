@@ -31,11 +31,16 @@ UPDATED: tuple[Format, ...] = (
     "strings",
     "android",
 )  # of keys and texts: an earlier translation is taken as it is
-# What is no document here, and what to do about it.
-_ELSEWHERE = {
+# What is not translated here, and what to do about it.
+ADVICE = {
     ".pdf": "a PDF has no paragraphs that could be put back; translate the document that it was made from, or its text "
     "(pdftotext FILE.pdf FILE.txt)",
-    ".doc": "an old format of Word; save it as .docx",
+    ".tmx": "a translation memory is data to train on; export the texts as .xlf",
+    **{
+        old: f"an old format of Office; save it as {new}"
+        for old, new in ((".doc", ".docx"), (".rtf", ".docx"), (".xls", ".xlsx"), (".ppt", ".pptx"))
+    },
+    **dict.fromkeys((".mobi", ".azw", ".azw3", ".kf8"), "a book of Kindle; convert it to .epub"),
 }
 
 
@@ -44,5 +49,5 @@ def format_of(path: Path) -> Format:
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
         advice = f"its suffix names no format; rename it, or give --format: {', '.join(FORMATS)}"
-        raise HeedError(f"{path}: {_ELSEWHERE.get(suffix, advice)}.")
+        raise HeedError(f"{path}: {ADVICE.get(suffix, advice)}.")
     return SUFFIXES[suffix]

@@ -14,6 +14,7 @@ from heed.errors import HeedError
 
 _WAITING = ("new", "needs-translation", "initial")  # states of a target that has no words of its own yet
 _STATE = re.compile(r"""\sstate(?:-qualifier)?\s*=\s*(?:"[^"]*"|'[^']*')""")
+_END = re.compile(r"(/?>)\Z")  # of a tag
 _NAME = re.compile(r"<([^\s/>]+)")
 _KEPT = frozenset("alt-trans matches notes note ignorable".split())  # what holds no source of its own
 # Codes of the original format stay, whatever is in them; the words of protected marks are read with their sentence.
@@ -88,7 +89,7 @@ def xliff_job(
     for place, token in enumerate(tokens):
         is_named = token.local == ("xliff" if is_new else "file") and token.kind == "open"
         if is_named and options.target and name_of_target not in token.attributes:
-            markup = f'{token.markup.removesuffix(">")} {name_of_target}="{options.target}">'
+            markup = _END.sub(rf' {name_of_target}="{options.target}"\1', token.markup)
             edits[place] = (place + 1, markup)
     return document.edited(edits)
 
@@ -116,7 +117,7 @@ def _units(document: XMLDocument) -> Iterator[_Unit]:
             holder = place
         elif token.kind == "open" and token.local == "source":
             segments, target, after = place, -1, token.end + 1
-            while tokens[after].kind != "close" and tokens[after].local not in _KEPT:
+            while tokens[after].kind != "close" and tokens[after].local not in {"source", *_KEPT}:
                 if tokens[after].kind == "open":
                     segments = after if tokens[after].local == "seg-source" else segments
                     target = after if tokens[after].local == "target" else target
