@@ -56,7 +56,6 @@ def compare(
     from heed.data.reading.lines import read_lines
     from heed.evaluation.comet import CometFailed, check_comet
     from heed.evaluation.tokenization import check_tokenization, choose_tokenization, language_of_file
-    from heed.runtime.files import check_target
 
     if ref is None:
         _compare_seeds(systems, as_json=as_json)
@@ -72,11 +71,8 @@ def compare(
         raise HeedError(f"{systems[0]} alone cannot be compared: give two or more files of translations or models.")
     if not any(path.is_dir() for path in systems) and (precision != "auto" or (device is not None and comet is None)):
         raise HeedError("no model is to translate, so --precision and --device have no effect: leave them out.")
-    inputs = [path for path in (ref, src, training_text, *systems) if path is not None]
     if html is not None:
-        check_target(html)
-        if any(html.exists() and path.exists() and html.samefile(path) for path in inputs):
-            raise HeedError(f"--html {html}: is one of the files to read; choose another name.")
+        _check_page(html, [path for path in (ref, src, training_text, *systems) if path is not None])
     # Files are read before models translate, which may take hours.
     references = list(read_lines(ref))
     if not references:
@@ -87,13 +83,7 @@ def compare(
     training_lines = None if training_text is None else _begun(training_text)
 
     def lines_of(path: Path) -> list[str]:
-        """Read once: the shell's <(...) gives its lines only then."""
-        lines = list(read_lines(path))
-        if len(lines) != len(references):
-            raise HeedError(
-                f"{path} has {len(lines):,} lines, {ref} {len(references):,}: both must have the same number."
-            )
-        return lines
+        return _read_lines(path, ref, len(references))
 
     # Folders are models, which translate the sources.
     sources = None if src is None else lines_of(src)
@@ -109,11 +99,7 @@ def compare(
     # COMET may fail after all that: the comparison is then printed without it, and the failure last.
     gpu = None
     if comet is not None:
-        import_torch()
-        from heed.runtime.device import choose_machine
-
-        chosen = choose_machine(device=device).device
-        gpu = (chosen.index or 0) if chosen.type == "cuda" else None
+        gpu = _gpu_of(device)
         say(f"Scoring by COMET with {comet}.")
     compare_by = partial(
         compared, translations, references, tokenize=tokenization, language=language, sources=sources,
@@ -136,6 +122,33 @@ def compare(
             _show(comparison)
     if failed is not None:
         raise HeedError(f"{str(failed).rstrip('.')}; the other metrics are complete.")
+
+
+def _read_lines(path: Path, ref: Path, n: int) -> list[str]:
+    """The n lines of a file, read once: the shell's <(...) gives them only then. HeedError for another number."""
+    from heed.data.reading.lines import read_lines
+
+    lines = list(read_lines(path))
+    if len(lines) != n:
+        raise HeedError(f"{path} has {len(lines):,} lines, {ref} {n:,}: both must have the same number.")
+    return lines
+
+
+def _check_page(html: Path, inputs: Sequence[Path]) -> None:
+    from heed.runtime.files import check_target
+
+    check_target(html)
+    if any(html.exists() and path.exists() and html.samefile(path) for path in inputs):
+        raise HeedError(f"--html {html}: is one of the files to read; choose another name.")
+
+
+def _gpu_of(device: str | None) -> int | None:
+    """The number of the GPU to score on; None for a CPU."""
+    import_torch()
+    from heed.runtime.device import choose_machine
+
+    chosen = choose_machine(device=device).device
+    return (chosen.index or 0) if chosen.type == "cuda" else None
 
 
 def _compare_seeds(runs: Sequence[Path], *, as_json: bool) -> None:
