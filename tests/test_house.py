@@ -33,11 +33,11 @@ ROOMS = {
     "apps/parsing": 180,
     "apps/serving": 4_480,
     "apps/training": 380,
-    "apps/translation": 460,
+    "apps/translation": 470,
     "apps/visualization": 590,
-    "backends": 6_090,
+    "backends": 6_130,
     "data": 6_950,
-    "decoding": 2_420,
+    "decoding": 2_490,
     "evaluation": 570,
     "leases": 1_350,
     "model": 1_200,
@@ -45,19 +45,19 @@ ROOMS = {
     "parsing": 1_830,
     "runs": 2_590,
     "runtime": 1_520,
-    "text": 2_280,
+    "text": 2_290,
     "training": 3_200,
-    "tests": 41_910,
+    "tests": 41_950,
 }
 MOST_LINES_BESIDE_ROOMS = 880  # apps/commands.py and the files directly in src/heed
-MOST_OPTIONS = 331  # of all commands, as docs/reference/commands.md lists them
-MOST_SETTINGS = 102  # of a recipe, as docs/reference/settings.md lists them
+MOST_OPTIONS = 333  # of all commands, as docs/reference/commands.md lists them
+MOST_SETTINGS = 104  # of a recipe, as docs/reference/settings.md lists them
 LONGEST_FUNCTION = 100  # lines
 # The options of a command are its parameters, one or more lines each; a search's loop is read as one.
 LONGER_FUNCTIONS = {
     "apps/translation/command.py:translate": 141,
     "apps/serving/command.py:serve": 107,
-    "decoding/translator.py:stream": 108,
+    "decoding/translator.py:stream": 112,
     "decoding/distinct.py:distinct_search": 106,
 }
 

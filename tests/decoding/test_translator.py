@@ -388,6 +388,8 @@ def test_load_takes_every_setting_in_place_of_the_recipes(number_tokenizer, tmp_
         max_tokens=9,
         early_stopping=True,
         min_tokens=1,
+        no_repeat_ngram_size=3,
+        repetition_penalty=1.5,
     )
     assert wanted.model_dump().keys() == wanted.model_fields_set
     assert heed.load(tmp_path / "model", **wanted.model_dump()).settings == wanted

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heed.text.line_rules import cut_line, is_blank, parts_of_line
+from heed.text.line_rules import cut_line, is_blank, is_uneven, parts_of_line
 
 
 @pytest.mark.parametrize(
@@ -20,6 +20,12 @@ def test_what_unicode_shows_as_nothing_is_blank(text):
 @pytest.mark.parametrize("text", ["a", ".", "\u0600", "👩\u200d👩", "е\u0301"])
 def test_what_can_be_seen_is_not_blank(text):
     assert not is_blank(text)
+
+
+def test_a_text_of_another_length_is_no_translation_unless_scripts_explain_it():
+    chinese, english = "我们明天在火车站见面", "We will meet each other at the railway station tomorrow morning."
+    assert not is_uneven(chinese, english) and not is_uneven(english, chinese) and not is_uneven("42", "zweiundvierzig")
+    assert is_uneven(english, " ".join([english] * 8)) and is_uneven(" ".join([english] * 8), english)
 
 
 def letters(text: str) -> list[tuple[int, int]]:

@@ -132,6 +132,22 @@ class SearchOps(Protocol):
         whether eos may follow. Of equals the first is taken; where fewer than k exist, the values are -∞.
         """
 
+    def punish(
+        self,
+        logits: Logits,
+        repeated: Sequence[Ints] | None,
+        barred: Sequence[Ints] | None,
+        *,
+        penalty: float,
+        of_logits: bool,
+    ) -> tuple[Logits, Floats]:
+        """The logits, which may be the same object, with some ids of each row punished; and by how much the logarithm
+        of the sum of a row's probabilities has changed by that.
+
+        repeated: ids whose log-probability is multiplied by `penalty`; with of_logits the logit, divided if it is above
+        0. barred: ids that may not follow.
+        """
+
     def log_probs_of(self, logits: Logits, ids: Ints) -> Floats:
         """(row, id): the log-probabilities of these ids (row, id); -∞ for an id below 0."""
 

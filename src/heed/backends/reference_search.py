@@ -91,6 +91,28 @@ class ReferenceSearchBackend:
         return values.cpu().numpy(), indices.cpu().numpy()
 
     @torch.no_grad()
+    def punish(
+        self,
+        logits: Float[Tensor, "row vocab"],
+        repeated: Sequence[Ints] | None,
+        barred: Sequence[Ints] | None,
+        *,
+        penalty: float,
+        of_logits: bool,
+    ) -> tuple[Tensor, Floats]:
+        logits = logits.float().clone()
+        before = torch.logsumexp(logits, dim=1)
+        for row, total in enumerate(before):
+            if repeated is not None:
+                ids = torch.from_numpy(repeated[row]).to(logits.device)
+                own = logits[row, ids]
+                punished = torch.where(own < 0, own * penalty, own / penalty)
+                logits[row, ids] = punished if of_logits else total + penalty * (own - total)
+            if barred is not None:
+                logits[row, torch.from_numpy(barred[row]).to(logits.device)] = -torch.inf
+        return logits, (torch.logsumexp(logits, dim=1) - before).double().cpu().numpy()
+
+    @torch.no_grad()
     def log_probs_of(self, logits: Float[Tensor, "row vocab"], ids: Ints) -> Floats:
         log_probs = torch.log_softmax(logits.float(), dim=-1)
         values = log_probs.gather(1, torch.from_numpy(ids.clip(0)).to(logits.device)).double().cpu().numpy()

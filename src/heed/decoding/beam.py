@@ -242,6 +242,12 @@ class BeamBatch:
         """The ids that a prefix lets follow each row; None where any may follow any."""
         return self._prefixes.allowed_ids(self.limits - self.lengths)
 
+    def written(self, row: int) -> list[int]:
+        """The ids that a row has so far, bos in front."""
+        sentence, place = divmod(row, self._beam_size)
+        ids: list[int] = self._account.history[sentence, place, : self.lengths[sentence]].tolist()
+        return [self._special.bos, *ids]
+
     def take_steps(self, states: Sequence[SearchState], step_limits: StepLimits) -> tuple[Ints, Ints] | None:
         """Takes several steps in one call (`SearchState.take_steps`); None if that is impossible here."""
         if len(states) > 1 or self._choice.fused_rules is None:

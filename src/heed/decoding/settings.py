@@ -46,6 +46,15 @@ class DecodingSettings(Settings):
     min_tokens: int = Field(
         default=0, ge=0, le=10_000, description="minimum number of tokens in a translation, eos not included"
     )
+    no_repeat_ngram_size: int = Field(
+        default=0, ge=0, le=100, description="no sequence of this many tokens occurs twice in a translation; 0: any may"
+    )
+    repetition_penalty: float = Field(
+        default=1.0,
+        ge=1,
+        le=100,
+        description="multiplies the log-probability of a token that the translation has already (Keskar et al. 2019)",
+    )
 
     @model_validator(mode="after")
     def _no_more_than_the_most(self) -> "DecodingSettings":
@@ -65,6 +74,8 @@ class DecodingOptions(TypedDict, total=False):
     max_tokens: int | None
     early_stopping: bool | None
     min_tokens: int | None
+    no_repeat_ngram_size: int | None
+    repetition_penalty: float | None
 
 
 def check_n_best(n_best: int) -> None:

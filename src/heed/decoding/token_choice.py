@@ -38,6 +38,9 @@ class LiveHypotheses(Protocol):
     def allowed_ids(self) -> AllowedIds | None:
         """The ids that a prefix lets follow each row; None where any may follow any."""
 
+    def written(self, row: int) -> list[int]:
+        """The ids that a row has so far, bos in front."""
+
 
 @runtime_checkable
 class Choice(Protocol):
@@ -97,6 +100,10 @@ def make_choice(
     """The strategy of a search with these settings. HeedError if they cannot be combined."""
     if constraint is not None and (sampling is not None or settings.min_tokens):
         raise HeedError("neither sampling nor min_tokens can be combined with a constraint; leave them out.")
+    if (sampling is not None or constraint is not None) and repeats_less(settings):
+        raise HeedError(
+            "no_repeat_ngram_size and repetition_penalty are for a search; leave them out with sampling and parsers."
+        )
     if sampling is not None:
         return SampledChoice(settings, special, backend, sampling, vocab_size=vocab_size)
     if constraint is not None:
@@ -113,27 +120,69 @@ class BestChoice:
         self._backend, self._vocab_size, self._eos = backend, vocab_size, special.eos
         k = min(2 * settings.beam_size, settings.beam_size * vocab_size)
         never = _never_chosen(special, vocab_size)
-        self.fused_rules = ContinuationRules(never, settings.min_tokens, k)
+        self._rules = ContinuationRules(never, settings.min_tokens, k)
+        self._settings = settings
+
+    @property
+    def fused_rules(self) -> ContinuationRules | None:
+        return None if repeats_less(self._settings) else self._rules
 
     def admit(self, numbers: Sequence[int]) -> None:
         pass
 
     def choose(self, logits: Logits, active: Ints | None, beams: LiveHypotheses) -> Continuations:
+        log_probs, allowed = np.ascontiguousarray(beams.log_probs), beams.allowed_ids()
+        if repeats_less(self._settings):
+            logits, log_probs = self._less_repeated(logits, active, log_probs, allowed, beams)
         values, places = self._backend.best_continuations(
             logits,
             active,
-            np.ascontiguousarray(beams.log_probs),
-            beams.allowed_ids(),
-            self.fused_rules.never,
-            beams.lengths >= self.fused_rules.min_tokens,
+            log_probs,
+            allowed,
+            self._rules.never,
+            beams.lengths >= self._rules.min_tokens,
             eos=self._eos,
-            k=self.fused_rules.k,
+            k=self._rules.k,
         )
         parents = places // self._vocab_size
         return Continuations(values, parents, places - parents * self._vocab_size)
 
     def advance(self, rows: Ints, ids: Ints | None, going_on: Bools) -> None:
         pass
+
+    def _less_repeated(
+        self, logits: Logits, active: Ints | None, log_probs: Floats, allowed: AllowedIds | None, beams: LiveHypotheses
+    ) -> tuple[Logits, Floats]:
+        """The logits with what rows have written already punished, and log-probabilities that make up for their sums.
+
+        As in transformers: a greedy search punishes logits, a beam log-probabilities; what is left is not normalised.
+        A row within its prefix stays as it is.
+        """
+        rows = np.arange(log_probs.size) if active is None else active
+        size, penalty = self._settings.no_repeat_ngram_size, self._settings.repetition_penalty
+        free = [allowed is None or allowed[row] is None for row in rows.tolist()]
+        written = [beams.written(row) if is_free else [] for row, is_free in zip(rows.tolist(), free, strict=True)]
+        repeated = [np.unique(ids).astype(np.int64) for ids in written] if penalty != 1 else None
+        barred = [np.array(_completions(ids, size), np.int64) for ids in written] if size else None
+        is_greedy = log_probs.shape[1] == 1
+        logits, shifts = self._backend.punish(logits, repeated, barred, penalty=penalty, of_logits=is_greedy)
+        shifted = log_probs.copy()
+        shifted.reshape(-1)[rows] += shifts
+        return logits, shifted
+
+
+def repeats_less(settings: DecodingSettings) -> bool:
+    """Whether a search watches what its hypotheses have written."""
+    return settings.no_repeat_ngram_size > 0 or settings.repetition_penalty != 1
+
+
+def _completions(ids: Sequence[int], size: int) -> list[int]:
+    """The ids that would end a sequence of `size` ids for the second time."""
+    if len(ids) < size:
+        return []
+    last = tuple(ids[len(ids) - size + 1 :])
+    starts = range(len(ids) - size + 1)
+    return sorted({ids[i + size - 1] for i in starts if tuple(ids[i : i + size - 1]) == last})
 
 
 class ConstrainedChoice:

@@ -3,7 +3,6 @@
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from copy import copy as shallow_copy
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack, overload
@@ -35,7 +34,7 @@ from heed.evaluation.utility import Utility, check_utility, mean_utilities
 from heed.runtime.device import DecodingPrecisionChoice
 from heed.runtime.progress import Task, progress
 from heed.text.alignment import Translated
-from heed.text.line_rules import Mentions, Part, Spans, cut_line, is_blank, is_repetition, is_strange
+from heed.text.line_rules import Mentions, Part, Spans, cut_line, is_blank, is_repetition, is_strange, is_uneven
 from heed.text.prefix import Prefix
 from heed.text.printable import printable
 from heed.text.tokenizer_kinds import AnyTokenizer
@@ -142,7 +141,8 @@ class Translator(PairScorer):
         Any code that means a language will do: de, deu, deu_Latn, DE. HeedError if the model does not translate between
         them.
         """
-        other = shallow_copy(self)
+        other = object.__new__(type(self))  # a copy by its pickle would have other models
+        other.__dict__.update(self.__dict__)
         other.direction = self.direction.between(source, target)
         return other
 
@@ -255,7 +255,7 @@ class Translator(PairScorer):
         # Texts that reports at the end will mention; numbers are counted twice, as results come later.
         prefixes = LinePrefixes(prefix, texts, self.prefix, name=prefixes_name)
         line_numbers, results_numbers = itertools.count(1), itertools.count(1)
-        unread, cut_off, blank = Mentions(), Mentions(), Mentions()
+        unread, cut_off, blank, uneven = Mentions(), Mentions(), Mentions(), Mentions()
         is_told, n_repeating = False, 0  # of strange text, once; those that are cut off
 
         def sources_of(lines: list[str]) -> Iterator[list[Source]]:
@@ -311,6 +311,8 @@ class Translator(PairScorer):
             if not translation.ended:
                 cut_off.add(name(number, text))
                 n_repeating += is_repetition(translation.tokens) and not is_repetition(text.split())
+            elif is_uneven(text, translation.text):
+                uneven.add(name(number, text))
             n_short += len(results) == 1 and len(translation.alternatives) < n_best
             yield translation
         # What the user should know of all texts together.
@@ -322,6 +324,8 @@ class Translator(PairScorer):
             self.report(f"The model's vocabulary lacks a part of {unread}; it was not translated.")
         if blank:
             self.report(f"The best translation of {blank} is empty: the next best one, or the text itself, was taken.")
+        if uneven:
+            self.report(f"Much longer or shorter than the source, so perhaps not a translation of it: {uneven}.")
         if cut_off:
             advice = limits_to_raise(self.settings)
             if n_repeating:  # a higher limit would only give more of it

@@ -89,6 +89,15 @@ def is_strange(text: str, spans: Spans) -> bool:
     return len(letters) >= LEAST_LETTERS and 2 * len(alone) > len(letters)
 
 
+def is_uneven(source: str, target: str) -> bool:
+    """Whether one of two texts is so much longer than the other that they hardly say the same.
+
+    By bytes of UTF-8, of which scripts need one to three a letter, and Chinese three for what is a word elsewhere.
+    """
+    lengths = sorted(len(text.encode(errors="replace")) for text in (source, target))
+    return lengths[1] > 6 * lengths[0] + 60
+
+
 def is_repetition(words: Sequence[str]) -> bool:
     """Whether the last REPEATED words, or tokens, are of a quarter as many kinds or fewer."""
     return len(words) >= REPEATED and len(set(words[-REPEATED:])) <= REPEATED // 4

@@ -114,7 +114,8 @@ class SentencePieceTokenizer:
     @property
     def without_codes(self) -> "SentencePieceTokenizer":
         """The tokenizer for which a text that begins with such a code is text."""
-        plain = copy.copy(self)
+        plain = object.__new__(SentencePieceTokenizer)  # a copy by its pickle would read the models again
+        plain.__dict__.update(self.__dict__)
         plain._src = copy.copy(self._src)
         plain._src.codes = {}
         return plain

@@ -211,3 +211,36 @@ def test_without_the_sentencepiece_model_tokenizer_json_gives_the_same_ids(both,
     again = load_model(imported(tmp_path / "theirs", tmp_path / "out", "huggingface")).tokenizer
     lines = [*ENGLISH, *GERMAN[:500], "ﬁve  hundred", "日本"]
     assert again.encode_lines(lines) == load_model(ours).tokenizer.encode_lines(lines)
+
+
+@pytest.mark.parametrize("n_beams", [1, 3])
+def test_repetition_is_punished_as_generate_does_it(both, n_beams):
+    """By the kernels, and by PyTorch's operations."""
+    name, folder, ours = both
+    languages = load_model(ours).card.languages["ids"]
+    forced = None if name == "small100" else languages["de"]
+    sources, model = their_sources(name, folder, ENGLISH[:8]), theirs(folder)
+    options = {"no_repeat_ngram_size": 3, "repetition_penalty": 1.3}
+    translator = heed.load(ours, precision="fp32", beam_size=n_beams, max_tokens=30, **options).between("en", "de")
+    found = translator.translate(ENGLISH[:8])
+    plain = heed.load(ours, precision="fp32", beam_size=n_beams, max_tokens=30).between("en", "de")
+    assert [one.tokens for one in plain.translate(ENGLISH[:8])] != [one.tokens for one in found]
+    n_compared = 0
+    for ids, translation in zip(sources, found, strict=True):
+        expected = model.generate(
+            torch.tensor([ids]), num_beams=n_beams, max_new_tokens=30, forced_bos_token_id=forced, max_length=None,
+            early_stopping=n_beams > 1, bad_words_ids=[[1], [3]], return_dict_in_generate=True, output_scores=True,
+            forced_eos_token_id=None, **options,
+        )  # fmt: skip
+        written = [i for i in expected.sequences[0].tolist()[2 if forced else 1 :] if i not in (1, 2)]
+        if translation.ended and expected.sequences[0, -1] != 2:
+            continue
+        n_compared += 1
+        assert translator.tokenizer.token_ids(translation.tokens) == written
+        if n_beams > 1:
+            assert translation.score == pytest.approx(float(expected.sequences_scores[0]), abs=1e-4)
+    assert n_compared > 4
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("heed.backends.cpu.search.usable", lambda: False)
+        by_torch = heed.load(ours, precision="fp32", beam_size=n_beams, max_tokens=30, **options).between("en", "de")
+        assert [one.tokens for one in by_torch.translate(ENGLISH[:8])] == [one.tokens for one in found]

@@ -23,9 +23,7 @@ NOT_IN_HEED: dict[str, tuple[Any, ...]] = {
     "do_sample": (False,),
     "num_beam_groups": (1,),
     "diversity_penalty": (0,),
-    "repetition_penalty": (1,),
     "encoder_repetition_penalty": (1,),
-    "no_repeat_ngram_size": (0,),
     "encoder_no_repeat_ngram_size": (0,),
     "exponential_decay_length_penalty": (),
     "bad_words_ids": ([],),
@@ -43,6 +41,7 @@ NOT_IN_HEED: dict[str, tuple[Any, ...]] = {
     "stop_strings": ([], ""),
     "max_time": (),
 }
+REPETITION = ("no_repeat_ngram_size", "repetition_penalty")  # called the same in both
 # Kept without a word: Heed's search ends as with "never", and does not prefer outputs that were cut.
 KEPT = ("early_stopping", "forced_eos_token_id", "max_length")
 OTHER_SETTINGS = "other settings of generate"  # in a card's trained_on, as JSON: for an export of what was imported
@@ -52,6 +51,8 @@ def generation_config(card: ModelCard, special: SpecialIds) -> dict[str, Any]:
     """The content of generation_config.json for a model that searches as its card says."""
     settings = validated(DecodingSettings, card.decoding, where="the model's search settings")
     barred = _barred(special)
+    repetition = {name: getattr(settings, name) for name in REPETITION}
+    repetition_defaults = {name: DecodingSettings.model_fields[name].default for name in REPETITION}
     return {
         "decoder_start_token_id": special.bos,
         "bos_token_id": special.bos,
@@ -59,6 +60,7 @@ def generation_config(card: ModelCard, special: SpecialIds) -> dict[str, Any]:
         "pad_token_id": special.pad,
         **({"bad_words_ids": barred} if barred else {}),
         **({"min_new_tokens": settings.min_tokens} if settings.min_tokens else {}),
+        **{name: value for name, value in repetition.items() if value != repetition_defaults[name]},
         "num_beams": settings.beam_size,
         "length_penalty": 0.0 if settings.length_penalty_form == "none" else settings.length_penalty,
         # "never", which is Heed's rule, searches on to max_length wherever length_penalty > 0: 206 steps for the 8 of
@@ -93,6 +95,7 @@ def search_settings(generation: Mapping[str, Any]) -> dict[str, Any]:
         "length_penalty_form": "average",
         "early_stopping": given.get("early_stopping") is True,
         "min_tokens": _limit(given, "min") or 0,
+        **{name: given[name] for name in REPETITION if name in given},
     }
     most = _limit(given, "max")
     if most is not None and not _is_guard(most):

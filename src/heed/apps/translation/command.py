@@ -66,7 +66,10 @@ TRANSLATE_RULES = (
     Rule(("utility",), "{utility} needs {mbr} N.", without="mbr"),
     Rule(("beam_size",), "{mbr=} is the size of the beam too; leave out {beam_size}.", beside="mbr"),
     Rule(("beam_size",), "{sample} draws {n_best} translations; {beam_size} is for search only.", beside="sample"),
-    Rule(("early_stopping",), "{early_stopping} is for search only; leave it out with {sample}.", beside="sample"),
+    *(
+        Rule((name,), f"{{{name}}} is for search only; leave it out with {{sample}}.", beside="sample")
+        for name in ("early_stopping", "no_repeat_ngram_size", "repetition_penalty")
+    ),
     Rule(
         PENALTY,
         "{these} {changes|change} only the scores of samples; add {scores} or {as_json}, or leave {it|them} out.",
@@ -100,7 +103,10 @@ EVALUATE_RULES = (
 )
 
 
-@with_decoding_options("beam_size", *PENALTY, "early_stopping", "min_tokens", "max_tokens", "max_extra_tokens")
+@with_decoding_options(
+    *("beam_size", *PENALTY, "early_stopping", "min_tokens", "max_tokens", "max_extra_tokens"),
+    *("no_repeat_ngram_size", "repetition_penalty"),
+)
 def translate(
     models: Models,
     decoding: DecodingOptions,

@@ -47,6 +47,35 @@ def best_continuations(
     return values, indices
 
 
+def punish(
+    logits: Floats32,
+    repeated: Sequence[Ints] | None,
+    barred: Sequence[Ints] | None,
+    *,
+    penalty: float,
+    of_logits: bool,
+) -> tuple[Floats32, Floats]:
+    """Implements `SearchOps.punish`."""
+    before = _log_sums(logits)
+    for row, (total, of_row) in enumerate(zip(before, logits, strict=True)):
+        if repeated is not None and len(ids := repeated[row]):
+            own = of_row[ids]
+            if of_logits:
+                of_row[ids] = np.where(own < 0, own * penalty, own / penalty)
+            else:
+                of_row[ids] = total + penalty * (own - total)
+        if barred is not None:
+            of_row[barred[row]] = -np.inf
+    return logits, _log_sums(logits) - before
+
+
+def _log_sums(logits: Floats32) -> Floats:
+    """(row): the logarithm of the sum of e to each logit."""
+    largest = logits.max(axis=1, keepdims=True)
+    sums = np.exp(logits - largest).sum(axis=1, dtype=np.float64)
+    return np.asarray(np.log(sums) + largest[:, 0])
+
+
 def draw(
     logits: Floats32,
     numbers: Floats,

@@ -68,6 +68,7 @@ class CpuSearchBackend:
 
     mean_logits = staticmethod(account_ops.mean_logits)
     best_continuations = staticmethod(account_ops.best_continuations)
+    punish = staticmethod(account_ops.punish)
     log_probs_of = staticmethod(account_ops.log_probs_of)
     draw = staticmethod(account_ops.draw)
 
