@@ -36,22 +36,22 @@ ROOMS = {
     "apps/translation": 470,
     "apps/visualization": 590,
     "backends": 6_130,
-    "data": 6_950,
+    "data": 6_980,
     "decoding": 2_490,
     "evaluation": 570,
     "leases": 1_350,
     "model": 1_200,
     "model_folder": 620,
     "parsing": 1_830,
-    "runs": 2_590,
+    "runs": 2_630,
     "runtime": 1_520,
-    "text": 2_290,
+    "text": 2_300,
     "training": 3_200,
-    "tests": 41_950,
+    "tests": 42_000,
 }
 MOST_LINES_BESIDE_ROOMS = 880  # apps/commands.py and the files directly in src/heed
 MOST_OPTIONS = 333  # of all commands, as docs/reference/commands.md lists them
-MOST_SETTINGS = 104  # of a recipe, as docs/reference/settings.md lists them
+MOST_SETTINGS = 107  # of a recipe, as docs/reference/settings.md lists them
 LONGEST_FUNCTION = 100  # lines
 # The options of a command are its parameters, one or more lines each; a search's loop is read as one.
 LONGER_FUNCTIONS = {

@@ -149,3 +149,58 @@ def test_a_run_that_is_killed_at_any_moment_ends_with_the_same_bytes(tmp_path):
         assert files[0].read_bytes() == files[1].read_bytes()
     states = [read_train_state(folder / "checkpoints" / "30").drawn for folder in (tmp_path / "straight", run)]
     assert states[0] == states[1] and states[0] is not None and states[0].step >= 17
+
+
+LANGUAGES = """
+[[data.mix]]
+name = "en-de"
+[[data.mix]]
+name = "de-en"
+train = ["web.de", "web.en"]
+src = "de"
+tgt = "en"
+tests = { numbers = ["dev.de", "dev.en"] }
+"""
+
+
+def test_one_model_learns_several_pairs_of_languages_and_is_scored_by_pair(tmp_path):
+    recipe = write_mix(tmp_path, LANGUAGES, data="")
+    lines: list[str] = []
+    trained = heed.train(recipe, tmp_path / "run", report=lines.append)
+    # Each source begins with the symbol of its target language, that of dev too.
+    tokenizer = load_tokenizer(tmp_path / "run" / "data" / "tokenizer.json")
+    sizes = {"vocab_size": len(tokenizer), "src_vocab_size": tokenizer.src_vocab_size}
+    first = {name: tokenizer.tags[f"<2{name}>"] for name in ("de", "en")}
+    train, dev = (ParallelCorpus(tmp_path / "run" / "data" / name, **sizes) for name in ("train", "dev"))
+    assert {train[row][0][0] for row in range(len(train))} == set(first.values())
+    assert {dev[row][0][0] for row in range(len(dev))} == {first["de"]}
+    # Scores by pair, and their mean.
+    assert {one.name.partition(" (")[0] for one in trained.evaluations} == {"dev", "numbers de-en"}
+    card = read_config(trained.model).card
+    assert set(card.scores) == {"dev", "numbers de-en"}
+    # The model is told the target; without a word it is the recipe's.
+    model = heed.load(trained.model, precision="fp32")
+    assert model.languages == ("en", "de") and set(model.pairs) == {("en", "de"), ("de", "en")}
+    assert model.source_ids(["two"])[0][0] == first["de"]
+    assert model.between("de", "en").source_ids(["zwei"])[0][0] == first["en"]
+    # A text that spells a symbol is text.
+    assert first["en"] not in model.source_ids(["<2en> two"])[0]
+    with pytest.raises(HeedError, match="'fr' is no target language"):
+        model.translate("two", target="fr")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({'name = "en-de"': 'name = "en-de"\nsrc = "en"'}, "in the languages data.src and data.tgt"),
+        ({'name = "en-de"': 'name = "en-de"\ntag = "<~>"'}, "en-de of data.mix has a tag"),
+        ({'src = "de"\ntgt = "en"\n': ""}, "de-en of data.mix has tests, but no src or tgt"),
+    ],
+)
+def test_languages_of_parts_that_do_not_fit_are_refused(tmp_path, changes, message):
+    parts = LANGUAGES
+    for old, new in changes.items():
+        assert old in parts
+        parts = parts.replace(old, new)
+    with pytest.raises(HeedError, match=message):
+        read_recipe(write_mix(tmp_path, parts, data=""))

@@ -9,9 +9,14 @@ from pydantic import AfterValidator, Field
 
 from heed.config import Settings, shown
 from heed.data.reading.files import stands_for_many
-from heed.text.printable import check_tag
+from heed.data.reading.text_files import check_test_names
+from heed.text.printable import check_language, check_tag
 
 Weight = Annotated[float, Field(ge=0, le=1_000_000_000)]
+
+
+Language = Annotated[str, Field(min_length=1), AfterValidator(check_language)]
+Tests = Annotated[dict[str, list[str]], AfterValidator(check_test_names)]
 
 
 def _check_name(name: str) -> str:
@@ -32,11 +37,28 @@ class MixPart(Settings):
         description="share of the training pairs, in proportion to the other parts' weights; with data.mix_stages a "
         "list with one weight a stage, 0 to leave the part out",
     )
+    src: Language | None = Field(
+        default=None,
+        description="source language of the part, in a mix of several pairs of languages; not set: data.src",
+    )
+    tgt: Language | None = Field(
+        default=None,
+        description="target language of the part: each source of such a mix begins with a symbol of its target "
+        "language, which no text spells (Johnson et al. 2017); not set: data.tgt",
+    )
+    tests: Tests = Field(
+        default_factory=dict, description="test sets of the part's languages: name = [src file, tgt file]"
+    )
     tag: Annotated[str, AfterValidator(check_tag)] | None = Field(
         default=None,
         description="a word put before each source, such as <~>, so that the model learns what kind of text it is "
         "(Caswell et al. 2019); an id of the vocabulary that is learned, and none of the tokens that limits count",
     )
+
+    @property
+    def has_languages(self) -> bool:
+        """Whether it names any."""
+        return self.src is not None or self.tgt is not None
 
     @property
     def is_own_text(self) -> bool:
@@ -101,6 +123,14 @@ class Mix:
             many = part.train is not None and any(map(stands_for_many, part.train))
             if part.train is not None and (part.corpus is not None or not (many or len(part.train) == 2)):
                 raise ValueError(f"{part.name} of data.mix needs two files, train = [src, tgt], or a corpus")
+            if part.has_languages and part.is_own_text:
+                raise ValueError(
+                    f"{part.name} of data.mix is in the languages data.src and data.tgt; leave out src, tgt"
+                )
+            if part.tests and not part.has_languages:
+                raise ValueError(f"{part.name} of data.mix has tests, but no src or tgt; put them into data.tests")
+            if part.tag is not None and any(one.has_languages for one in self.parts):
+                raise ValueError(f"{part.name} of data.mix has a tag; in a mix of languages their symbols stand there")
             if part.corpus is None and part.variant != type(part).model_fields["variant"].default:
                 raise ValueError(f"{part.name} of data.mix has a variant, but names no corpus; leave it out")
 

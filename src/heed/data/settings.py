@@ -3,15 +3,13 @@
 from types import NoneType
 from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from heed.config import Settings, shown
-from heed.data.mix import Mix, MixPart
+from heed.data.mix import Language, Mix, MixPart, Tests
 from heed.data.reading.columns import holds_both_sides
 from heed.data.reading.dev_split import MAX_SHARE, DevSplit
 from heed.data.reading.files import stands_for_many
-from heed.data.reading.text_files import check_test_names
-from heed.text.printable import check_language
 
 MAX_DEV_PAIRS = 1_000_000_000
 
@@ -27,9 +25,7 @@ def _files_or_size(dev: Any) -> Any:
     )
 
 
-Language = Annotated[str, Field(min_length=1), AfterValidator(check_language)]
 Dev = Annotated[list[str] | int | float | None, BeforeValidator(_files_or_size)]
-Tests = Annotated[dict[str, list[str]], AfterValidator(check_test_names)]
 
 
 class DataSettings(Settings):
@@ -133,6 +129,12 @@ class DataSettings(Settings):
             return None
         return DevSplit(size=self.dev, max_tokens=self.max_tokens, max_ratio=self.max_ratio)
 
+    def languages_of(self, part: MixPart) -> tuple[str, str] | None:
+        """The source and target language of a part of a mix of several pairs of languages; None of another mix."""
+        if not any(one.has_languages for one in self.mix):
+            return None
+        return part.src or self.src, part.tgt or self.tgt
+
     @property
     def mixture(self) -> Mix | None:
         """The parts of a mix, the text of data.corpus or data.train first; None without one."""
@@ -147,6 +149,8 @@ class DataSettings(Settings):
             self.mixture.check()
         elif self.mix_stages or self.mix_temperature is not None:
             raise ValueError("data.mix_stages and data.mix_temperature have no effect without data.mix; leave them out")
+        if self.check_languages and any(part.has_languages for part in self.mix):
+            raise ValueError("data.check_languages is for one pair of languages; leave it out with those of data.mix")
         if self.mix and self.tgt_symbols:
             raise ValueError("data.mix is for translation; leave it out with data.tgt_symbols")
         return self

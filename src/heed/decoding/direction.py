@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from heed.config import shown
 from heed.errors import HeedError
 from heed.model_folder import UNKNOWN_LANGUAGES, ModelCard
-from heed.text.languages import SEVERAL, Languages, find_language
+from heed.text.languages import SEVERAL, Languages, find_language, is_known
 from heed.text.line_rules import is_blank
 from heed.text.prefix import NO_PREFIX, Prefix
 from heed.text.tokenizer_kinds import AnyTokenizer
@@ -41,7 +41,9 @@ class Direction:
         try:
             return replace(open_one.between(card.src, card.tgt), codes=codes)
         except HeedError:
-            return open_one
+            # A model that was trained on for another language than its vocabulary has codes of needs none.
+            one_language = codes and not card.languages and is_known(card.tgt)
+            return cls((card.src, card.tgt)) if one_language else open_one
 
     def between(self, source: str | None, target: str | None) -> "Direction":
         """These languages in place of its own. HeedError if the model does not translate between them."""

@@ -12,8 +12,8 @@ from pydantic import Field
 
 from heed.config import shown
 from heed.data.corpora.download import Corpora
+from heed.data.mix import Tests
 from heed.data.reading.text_files import TextFiles
-from heed.data.settings import Tests
 from heed.errors import HeedError
 from heed.parsing.lexicon import Lexicon
 from heed.parsing.trees import ROOT, LinearisationSettings, Tree, linearise, read_trees, sentence

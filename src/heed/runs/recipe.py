@@ -271,11 +271,14 @@ def _anchor_files(values: dict[str, Any], folder: Path, *, treebank: bool = True
     for name in ("train", "dev", "added"):
         if name in data:
             data[name] = absolute(data[name])
-    for part in data["mix"] if isinstance(data.get("mix"), list) else ():
-        if isinstance(part, dict) and "train" in part:
+    mix = data["mix"] if isinstance(data.get("mix"), list) else []
+    parts = [part for part in mix if isinstance(part, dict)]
+    for part in parts:
+        if "train" in part:
             part["train"] = absolute(part["train"])
-    if isinstance(data.get("tests"), dict):
-        data["tests"] = {name: absolute(files) for name, files in data["tests"].items()}
+    for table in (data, *parts):
+        if isinstance(table.get("tests"), dict):
+            table["tests"] = {name: absolute(files) for name, files in table["tests"].items()}
 
 
 def _absolute(folder: Path, file: str) -> str:

@@ -20,7 +20,7 @@ from heed.data.corpora.download import Corpora, Report
 from heed.data.corpus.shard import ParallelCorpus
 from heed.data.corpus.sharded import ShardedCorpus, TrainingCorpus
 from heed.data.preparation.job import Prepared, prepare
-from heed.data.preparation.tags import language_codes, shown_codes
+from heed.data.preparation.tags import shown_codes, tagged_languages
 from heed.data.reading.text_files import TextFiles
 from heed.decoding.scoring import perplexity
 from heed.decoding.settings import DecodingSettings
@@ -132,7 +132,7 @@ def train_files(context: RunContext, files: TextFiles, *, callbacks: Callbacks =
 
     # The card is saved with every checkpoint, so it is made before the first.
     batches = _training_batches(context, files, prepared.train, tokenizer)
-    card = _card(context, files, prepared.train)
+    card = _card(context, files, prepared.train, prepared.tokenizer)
     card.trained_on.update(batches.facts())
     if settings.start_from is not None:
         card.trained_on["started from"] = Path(settings.start_from).name
@@ -286,7 +286,7 @@ def _highest_rate(settings: TrainingSettings, *, d_model: int) -> float:
 
 def _report_missing_codes(prepared: Prepared, report: Report) -> None:
     """Says how many sources begin with no code of a target language, if the given model knows several."""
-    codes = language_codes(prepared.tokenizer)
+    codes = prepared.tokenizer.language_codes
     if len(codes) < 2:
         return
     ids = set(codes.values())
@@ -355,8 +355,10 @@ def _expected_steps(corpus: TrainingCorpus, settings: TrainingSettings) -> float
     return float(settings.max_epochs * n_batches)
 
 
-def _card(context: RunContext, files: TextFiles, corpus: TrainingCorpus) -> ModelCard:
+def _card(context: RunContext, files: TextFiles, corpus: TrainingCorpus, tokenizer: AnyTokenizer) -> ModelCard:
     card = context.task.card(files)
+    if files.directions:
+        card = replace(card, languages=tagged_languages(tokenizer, files.directions))
     recipe = context.recipe
     packages = {
         "network's package": networks.package_of(recipe.model),

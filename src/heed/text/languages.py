@@ -61,6 +61,11 @@ def _normalize(code: str) -> str:
     return code.strip().lower().replace("_", "-")
 
 
+def is_known(code: str) -> bool:
+    """Whether the table has this language."""
+    return _parts(code).language in table()
+
+
 def language_name(code: str) -> str:
     """Its English name, with a script or a region that it names; the code itself if there is none here."""
     parts = _parts(code)
@@ -135,7 +140,7 @@ class Languages(Settings):
         """The languages of codes such as >>fra<<, which stand before a source and say the target."""
         plain = {code[2:-2]: i for code, i in codes.items()}
         ids = {short: plain[code] for short, code in short_codes(plain).items()}
-        sources = list(short_codes([source])) if _parts(source).language in table() else None
+        sources = list(short_codes([source])) if is_known(source) else None
         return cls(ids=ids, source="target", is_forced=False, sources=sources)
 
     @property

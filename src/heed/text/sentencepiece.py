@@ -114,9 +114,12 @@ class SentencePieceTokenizer:
     @property
     def without_codes(self) -> "SentencePieceTokenizer":
         """The tokenizer for which a text that begins with such a code is text."""
+        if not self._src.codes:
+            return self
         plain = object.__new__(SentencePieceTokenizer)  # a copy by its pickle would read the models again
         plain.__dict__.update(self.__dict__)
         plain._src = copy.copy(self._src)
+        plain._src._ids = {piece: i for piece, i in self._src._ids.items() if piece not in self._src.codes}
         plain._src.codes = {}
         return plain
 
@@ -254,8 +257,7 @@ class _Side:
             return
         # A text may spell a special symbol; it is text nonetheless.
         self._ids = {piece: i for i, piece in enumerate(pieces) if piece is not None and i not in self._left_out}
-        if model is not None:
-            self.codes = {piece: i for piece, i in self._ids.items() if _CODE.fullmatch(piece)}
+        self.codes = {piece: i for piece, i in self._ids.items() if _CODE.fullmatch(piece)}
 
     def encode_lines(self, texts: list[str]) -> list[list[int]]:
         try:

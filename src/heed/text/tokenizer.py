@@ -105,8 +105,13 @@ class Tokenizer:
 
     @property
     def without_codes(self) -> "Tokenizer":
-        """The tokenizer for which a text that begins with such a word is text."""
-        return self
+        """The tokenizer for which a text that begins with such a word, or with a tag, is text."""
+        if not self.tags:
+            return self
+        plain = object.__new__(Tokenizer)
+        plain.__dict__.update(self.__dict__)
+        plain.tags = {}
+        return plain
 
     @property
     def src_vocab_size(self) -> int:

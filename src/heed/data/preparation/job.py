@@ -269,7 +269,8 @@ class Preparation:
         files, data, folder = self._files, self._data, self._folder
         texts = [(str(files.dev[0]), count_pairs(files.dev, data.column_names))]
         tally = Tally(texts, tokenizer.special.unk)
-        encoder = Encoder(tokenizer, max_tokens=data.max_tokens, max_ratio=data.max_ratio, training=False)
+        tags = files.tags[:1] if files.directions else []  # dev is in the own text's languages
+        encoder = Encoder(tokenizer, max_tokens=data.max_tokens, max_ratio=data.max_ratio, tags=tags, training=False)
         numbered = ((line, 0, pair) for line, pair in enumerate(read_pairs(files.dev, data.column_names), start=1))
 
         def checked() -> Iterator[tuple[list[int], list[int]]]:

@@ -1,25 +1,18 @@
 """What stands before a source: the tags of a mix as ids, codes of a given model's languages; and its text in shares."""
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 from heed.data.mix import Mix
 from heed.data.reading.pairs import Pair
 from heed.errors import HeedError
-from heed.text.sentencepiece import SentencePieceTokenizer
+from heed.text.languages import Languages
+from heed.text.tokenizer import Tokenizer
 from heed.text.tokenizer_kinds import AnyTokenizer
 
-CODE = re.compile(r">>[\w.@-]+<<")
 SHOWN_CODES = 5
 ROUNDING = 1e-6  # of a number of pairs, far above that of its product
-
-
-def language_codes(tokenizer: AnyTokenizer) -> dict[str, int]:
-    """The codes of target languages that an imported vocabulary has for the beginning of a source, such as >>fra<<."""
-    if not isinstance(tokenizer, SentencePieceTokenizer) or tokenizer.src.pieces is None:
-        return {}
-    return {piece: i for i, piece in enumerate(tokenizer.src.pieces) if piece and CODE.fullmatch(piece)}
 
 
 def shown_codes(codes: Iterable[str]) -> str:
@@ -36,7 +29,7 @@ def tag_ids(tokenizer: AnyTokenizer, tags: Sequence[str | None], *, report: Call
     ids_of = {tag: tokenizer.encode(tag) for tag in dict.fromkeys(tags) if tag}
     for tag, ids in ids_of.items():
         if tokenizer.special.unk in ids:
-            codes = language_codes(tokenizer)
+            codes = tokenizer.language_codes
             known = f"one of its codes ({shown_codes(codes)})" if codes else "a word that it has"
             raise HeedError(
                 f"the vocabulary of training.start_from lacks the tag {tag} of data.mix; take {known}, or leave the "
@@ -45,6 +38,25 @@ def tag_ids(tokenizer: AnyTokenizer, tags: Sequence[str | None], *, report: Call
         if len(ids) != 1:
             report(f"Remark: the vocabulary was not learned with the tag {tag}, which is {len(ids)} of its ids.")
     return [ids_of[tag] if tag else [] for tag in tags]
+
+
+def tagged_languages(tokenizer: AnyTokenizer, directions: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    """What a model's card says of languages whose symbols stand before sources. HeedError if it has no such symbols."""
+    tags = tokenizer.tags if isinstance(tokenizer, Tokenizer) else {}
+    targets = list(dict.fromkeys(tgt for _, tgt in directions))
+    if missing := [target for target in targets if language_tag(target) not in tags]:
+        raise HeedError(
+            f"the vocabulary has no symbol of the language {missing[0]}; languages of data.mix need one that is "
+            "learned with them: leave training.start_from out, or take a model of the same languages."
+        )
+    ids = {target: tags[language_tag(target)] for target in targets}
+    sources = list(dict.fromkeys(src for src, _ in directions))
+    return Languages(ids=ids, source="target", is_forced=False, sources=sources, targets=targets).model_dump()
+
+
+def language_tag(language: str) -> str:
+    """The symbol of a target language."""
+    return f"<2{language}>"
 
 
 def in_shares(pairs: Callable[[], Iterable[tuple[int, Pair]]], mix: Mix) -> Iterator[Pair]:

@@ -14,10 +14,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class TextPart:
-    """A part of a mix: how many pairs of files it has, and the word put before each of its sources."""
+    """A part of a mix: how many pairs of files it has, and the word put before each of its sources.
+
+    languages: its source and target language, in a mix of several pairs of them.
+    """
 
     n_files: int
     tag: str | None = None
+    languages: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +61,11 @@ class TextFiles:
     def tags(self) -> list[str | None]:
         """The tag of each pair of files in `train`."""
         return [part.tag for part in self.parts for _ in range(part.n_files)] or [None] * len(self.train)
+
+    @property
+    def directions(self) -> list[tuple[str, str]]:
+        """The pairs of languages of the parts, the own text's first; none of a text in one pair."""
+        return list(dict.fromkeys(part.languages for part in self.parts if part.languages))
 
     @property
     def learned_and_chosen_by(self) -> list[FilePair]:

@@ -11,11 +11,13 @@ from heed.data.corpora.download import Corpora, NotHere, Report, fetch
 from heed.data.mix import Mix
 from heed.data.preparation.job import SHARDS
 from heed.data.preparation.plan import read_plan
+from heed.data.preparation.tags import language_tag, tagged_languages
 from heed.data.preparation.vocabulary import TOKENIZER
 from heed.data.reading.columns import holds_both_sides
 from heed.data.reading.files import refuse_both_sides, training_files
 from heed.data.reading.pairs import FilePair, TrainingText, count_pairs, read_sides
 from heed.data.reading.text_files import TextFiles, TextPart
+from heed.decoding.direction import Direction
 from heed.decoding.loading import load_models, no_report, ready_models
 from heed.decoding.stream import longest_source
 from heed.decoding.translator import Translator
@@ -42,6 +44,7 @@ class TranslationTask:
     def __init__(self, recipe: Recipe):
         self.recipe = recipe
         self._reported: set[str] = set()  # lines that are said once
+        self._languages: dict[str, tuple[str, str]] = {}  # of evaluation sets that are not in the own text's
 
     @property
     def ranked_by(self) -> str:
@@ -161,24 +164,40 @@ class TranslationTask:
         """The files of the parts of a mix that name some."""
         data, report = self.recipe.data, partial(self._say_once, corpora.report)
         return {
-            part.name: training_files(part.train, src=data.src, tgt=data.tgt, setting="data.mix", report=report)
+            part.name: training_files(part.train, src=src, tgt=tgt, setting="data.mix", report=report)
             for part in data.mix
             if part.train is not None
+            for src, tgt in (data.languages_of(part) or (data.src, data.tgt),)
         }
 
     def _with_parts(self, files: TextFiles, mix: Mix, corpora: Corpora, *, fetching: bool) -> TextFiles:
         """The files with those of the mix's other parts behind them."""
+        data, tests = self.recipe.data, dict(files.tests)
         train, parts, of_parts = list(files.train), [], self._files_of_parts(corpora)
         for part in mix.parts:
             pairs: Sequence[FilePair] = files.train
             if part.train is not None:
                 pairs = of_parts[part.name]
             elif part.corpus is not None:
-                languages = {"src": self.recipe.data.src, "tgt": self.recipe.data.tgt}
-                pairs = fetch(part.corpus, **languages, variant=part.variant, corpora=corpora, fetching=fetching).train
+                src, tgt = data.languages_of(part) or (data.src, data.tgt)
+                of_corpus = fetch(
+                    part.corpus, src=src, tgt=tgt, variant=part.variant, corpora=corpora, fetching=fetching
+                )
+                pairs = of_corpus.train
+                if part.has_languages:
+                    named = of_corpus.evaluation_sets.items()
+                    tests |= {f"{name} {src}-{tgt}": pair for name, pair in named}
+            languages = data.languages_of(part)
+            if languages is not None:
+                if any(holds_both_sides(src) for src, _ in pairs):
+                    raise HeedError(f"{part.name} of data.mix: a mix of languages needs two files of each part.")
+                names = {f"{name} {'-'.join(languages)}": files for name, files in part.tests.items()}
+                tests |= {name: _file_pair(files, f"data.mix: {name}") for name, files in names.items()}
+                self._languages |= {name: languages for name in tests if name.endswith(f" {'-'.join(languages)}")}
             train += [] if part.is_own_text else pairs
-            parts.append(TextPart(len(pairs), part.tag))
-        return replace(files, train=tuple(train), parts=tuple(parts))
+            tag = part.tag if languages is None else language_tag(languages[1])
+            parts.append(TextPart(len(pairs), tag, languages))
+        return replace(files, train=tuple(train), parts=tuple(parts), tests=tests)
 
     def card(self, files: TextFiles) -> ModelCard:
         """Languages, search settings, name of the corpus, three sources of dev."""
@@ -200,10 +219,14 @@ class TranslationTask:
         sources, references = read_sides(files.dev, self.recipe.data.column_names)
         tokenize = self._tokenization(references, report)
         greedy = self.recipe.decoding.model_copy(update={"beam_size": 1})
+        card = self.card(files)
+        if files.directions:
+            card = replace(card, languages=tagged_languages(tokenizer, files.directions))
+        direction = Direction.of(card, tokenizer) if card.languages else None
         longest_source(self.recipe.model, greedy)  # settings that leave no room for a target show before training
 
         def validate(model: Transformer) -> dict[str, float]:
-            translator = Translator(model, tokenizer, greedy)
+            translator = Translator(model, tokenizer, greedy, direction=direction)
 
             def translate(some: list[str]) -> list[str]:
                 return [translation.text for translation in translator.translate(some)]
@@ -224,20 +247,31 @@ class TranslationTask:
         """BLEU, chrF and perplexity on each set in turn."""
         loaded = load_models([model_folder])
         models, precision = ready_models(loaded, "auto", device=None, report=no_report)  # it is named below
-        translator = Translator(models, loaded[0].tokenizer, self.recipe.decoding, precision=precision, report=report)
+        tokenizer = loaded[0].tokenizer
+        direction = Direction.of(loaded[0].card, tokenizer) if loaded[0].card.languages else None
+        own = Translator(
+            models, tokenizer, self.recipe.decoding, precision=precision, report=report, direction=direction
+        )
+        scores: dict[str, list[float]] = {}
         for name, pair in sets.items():
-            report(f"Translating {name} with the {title} in {translator.precision}.")
+            report(f"Translating {name} with the {title} in {own.precision}.")
             sources, references = read_sides(pair, self.recipe.data.column_names)
-            tokenize = self._tokenization(references, report)
+            translator = own.between(*self._languages[name]) if name in self._languages else own
+            tokenize = self._tokenization(references, report, language=translator.languages[1])
             max_tokens = self.recipe.data.max_tokens
-            yield evaluate_translations(
+            evaluation = evaluate_translations(
                 translator, sources, references, name=name, tokenize=tokenize, max_tokens=max_tokens
             )
+            scores.setdefault(name.partition(" ")[0], []).append(evaluation.scores["bleu"].value)
+            yield evaluation
+        for name, of_pairs in scores.items():
+            if self._languages and len(of_pairs) > 1:
+                report(f"{name}: BLEU {sum(of_pairs) / len(of_pairs):.2f}, the mean of {len(of_pairs)} pairs.")
 
-    def _tokenization(self, references: list[str], report: Report) -> Tokenization:
-        """BLEU's. Whatever there is to say of it is reported once."""
-        data, choice = self.recipe.data, self.recipe.evaluation.tokenize
-        return choose_tokenization(choice, references, language=data.tgt, report=partial(self._say_once, report))
+    def _tokenization(self, references: list[str], report: Report, *, language: str = "") -> Tokenization:
+        """BLEU's for a target language, by default the recipe's. Whatever there is to say of it is reported once."""
+        target, choice = language or self.recipe.data.tgt, self.recipe.evaluation.tokenize
+        return choose_tokenization(choice, references, language=target, report=partial(self._say_once, report))
 
     def next_commands(self, model_folder: Path, files: TextFiles) -> list[str]:
         """To translate a sentence, to score the translations of a set, to serve the model."""
