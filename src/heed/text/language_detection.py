@@ -2,11 +2,20 @@
 
 from collections import defaultdict
 from collections.abc import Iterable
+from functools import cache
 
 from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
 from heed.runtime.files import no_temporary_files
 from heed.text.languages import table
+
+
+@cache  # half a second to load, and nothing changes it
+def _identifier() -> LanguageIdentifier:
+    try:  # its model is unpacked into a temporary file
+        return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
+    except OSError as error:
+        raise no_temporary_files(error) from None
 
 
 class LanguageDetector:
@@ -18,10 +27,7 @@ class LanguageDetector:
     def __init__(self, languages: Iterable[str]):
         """HeedError if the folder of temporary files has no room for what it knows."""
         self._languages = sorted(set(languages))
-        try:  # which is unpacked into a temporary file
-            self._identifier = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
-        except OSError as error:
-            raise no_temporary_files(error) from None
+        self._identifier = _identifier()
         self._families = {code: found.detected_as for code, found in table().items() if found.detected_as}
         self._known = [language for language in self._languages if self.family(language)]
 

@@ -255,7 +255,7 @@ def bombs(tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("output", ["text", "jsonl", "parquet"])
+@pytest.mark.parametrize("output", ["text", "jsonl", pytest.param("parquet", marks=pytest.mark.soak)])
 def test_parquet_of_few_bytes_that_unpacks_to_gigabytes_takes_little_memory(bombs, output):
     too_large = "in a row group that unpacks to more than 100 times its size"
     expected = {
