@@ -66,12 +66,7 @@ def test_tokens_that_are_cut_off_keep_their_positions_alone(backend, small_arch)
 @pytest.mark.parametrize("radius", [None, 3])
 @pytest.mark.parametrize(
     ("share", "changes"),
-    [
-        ("all", {}),
-        ("none", {}),
-        ("all", {"word_dropout": 0.3}),
-        ("tgt", {**OTHERS, "word_dropout": 0.3}),
-    ],
+    [("all", {}), ("none", {}), ("all", {"word_dropout": 0.3}), ("tgt", {**OTHERS, "word_dropout": 0.3})],
 )
 def test_packed_sequences_are_the_padded_batch(share, changes, positions, radius):
     """Features and gradients: without padding by the kernels, and with it by PyTorch alone."""

@@ -41,13 +41,7 @@ def test_the_error_names_the_settings_that_were_given(rules, given, message):
 
 
 @pytest.mark.parametrize(
-    "given",
-    [
-        {"seed": 1, "sample": 0.5},
-        {"seed": None},
-        {"scores": 2},
-        {"scores": 1, "format": "md"},
-    ],
+    "given", [{"seed": 1, "sample": 0.5}, {"seed": None}, {"scores": 2}, {"scores": 1, "format": "md"}]
 )
 def test_settings_that_keep_the_rules_are_accepted(given):
     check_rules(LISTS, given)

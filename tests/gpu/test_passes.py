@@ -170,10 +170,7 @@ def test_every_token_lies_in_one_sequence_of_a_pass_none_longer_than_declared(le
         shape = whole.narrower(len(part.src_lengths))
         inputs = PassInputs.of(torch.full((shape.n_words,), -1, dtype=torch.int32), shape)
         part.write(inputs, shape, scale=0.5)
-        for starts, positions in (
-            (inputs.src_starts, inputs.src_positions),
-            (inputs.tgt_starts, inputs.tgt_positions),
-        ):
+        for starts, positions in ((inputs.src_starts, inputs.src_positions), (inputs.tgt_starts, inputs.tgt_positions)):
             sizes = starts.diff()
             assert starts[0] == 0 and starts[-1] == shape.capacity and sizes.min() >= 0 and sizes.max() <= 11
             assert positions.min() >= 0 and positions.max() < 11

@@ -7,7 +7,7 @@ validation; a search in slots once in four steps, and in each of its steps where
 Places = dict[tuple[str, str], str]
 
 ONCE: Places = {
-    ("model/transformer.py", "Transformer.position_table"): "the table of sinusoids, when a longer sequence comes",
+    ("model/transformer.py", "Transformer.position_table"): "the table of sinusoids, when a longer sequence comes"
 }
 TRAINING: Places = {
     ("training/step.py", "MasterWeights.__init__"): "a run's first weights",
@@ -27,11 +27,9 @@ PASSES: Places = {  # in bf16
     ("training/memory_probe.py", "MemoryProbe._compare"): "whether its passes agree with the plain network",
 }
 LOADING: Places = {
-    ("decoding/loading.py", "folder_precision"): "weights, from the CPU's memory where they were checked",
+    ("decoding/loading.py", "folder_precision"): "weights, from the CPU's memory where they were checked"
 }
-FURTHER_MODELS: Places = {
-    ("decoding/loading.py", "ready_models"): "the weights of an ensemble's further models",
-}
+FURTHER_MODELS: Places = {("decoding/loading.py", "ready_models"): "the weights of an ensemble's further models"}
 SLOTS: Places = {
     ("backends/gpu/search.py", "GpuSearchState._look"): "which sentences are done, once in four steps",
     ("backends/gpu/capture.py", "record"): "the steps so far, before a graph is captured",
@@ -51,7 +49,7 @@ CHOICE: Places = {  # of a search that chooses on the CPU
     ("backends/reference_search.py", "ReferenceSearchBackend.draw"): "the ids that were drawn, by the CPU's numbers",
 }
 JOINED: Places = {
-    ("backends/gpu/search.py", "GpuSearchState._bring_back"): "the account, when a source with a prefix joins others",
+    ("backends/gpu/search.py", "GpuSearchState._bring_back"): "the account, when a source with a prefix joins others"
 }
 SEARCH: Places = SLOTS | CHOICE | JOINED
 SCORING: Places = {
@@ -59,6 +57,4 @@ SCORING: Places = {
     ("backends/reference_search.py", "ReferenceSearchBackend.target_log_probs"): "what is to be written, and padding",
     ("backends/reference_search.py", "_log_probs"): "the scores of a batch",
 }
-ATTENTION: Places = {
-    ("model/attention_weights.py", "attention_weights"): "the ids of one pair",
-}
+ATTENTION: Places = {("model/attention_weights.py", "attention_weights"): "the ids of one pair"}

@@ -23,16 +23,7 @@ from heed.model.transformer import Transformer
 from heed.model_folder import ModelCard, save_model
 from heed.parsing.parser import MAX_OPEN, MAX_OPENED_AT_ONCE, Parser, TreeConstraint, read_tagged
 from heed.parsing.treebank import constituents, files_of, substitute_constituents
-from heed.parsing.trees import (
-    MAX_DEPTH,
-    ROOT,
-    LinearisationSettings,
-    Tree,
-    depth,
-    linearise,
-    read_trees,
-    restore,
-)
+from heed.parsing.trees import MAX_DEPTH, ROOT, LinearisationSettings, Tree, depth, linearise, read_trees, restore
 from heed.text.tokenizer import TokenizerSettings, train_tokenizer
 from tests.conftest import n_examples
 from tests.end_to_end.test_command_line import assert_one_clear_line

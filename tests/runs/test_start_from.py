@@ -149,10 +149,7 @@ def test_a_model_of_another_program_is_trained_on(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (
-            "[tokenizer]\nvocab_size = 900\n",
-            r"start_from brings a vocabulary of its own; leave out",
-        ),
+        ("[tokenizer]\nvocab_size = 900\n", r"start_from brings a vocabulary of its own; leave out"),
         ("[model]\nd_model = 32\n", r"model\.d_model is 32, but .*given has 16; leave it out"),
         ('[model]\nactivation = "gelu"\n', r"model\.activation is 'gelu', but .*given has 'relu'; leave it out"),
     ],

@@ -40,12 +40,7 @@ def test_only_cores_that_the_process_may_use_count(tree):
 
 @pytest.mark.parametrize(
     ("capacities", "fast"),
-    [
-        ([325, 325, 855, 855, 1024], {2, 3, 4}),
-        ([446, 446, 1024, 1024], {2, 3}),
-        ([1024, 1024], None),
-        ([], None),
-    ],
+    [([325, 325, 855, 855, 1024], {2, 3, 4}), ([446, 446, 1024, 1024], {2, 3}), ([1024, 1024], None), ([], None)],
 )
 def test_arms_capacities_tell_large_cores_from_small_ones(tree, capacities, fast):
     root = tree({f"system/cpu/cpu{cpu}/cpu_capacity": str(value) for cpu, value in enumerate(capacities)})

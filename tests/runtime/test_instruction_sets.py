@@ -11,14 +11,7 @@ import torch
 from tests.runtime.test_process_tuning import output_of
 
 from heed.errors import HeedError
-from heed.runtime.instruction_sets import (
-    SETS,
-    architecture,
-    chosen_set,
-    limit_libraries,
-    processor_features,
-    sets_of,
-)
+from heed.runtime.instruction_sets import SETS, architecture, chosen_set, limit_libraries, processor_features, sets_of
 
 HASWELL = "fpu sse2 avx avx2 fma f16c bmi1 bmi2 movbe"
 SKYLAKE = f"{HASWELL} avx512f avx512bw avx512cd avx512dq avx512vl"
