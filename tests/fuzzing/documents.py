@@ -18,12 +18,15 @@ from heed.errors import HeedError
 from heed.text.alignment import Translated
 from tests.apps.documents.test_docx import NAMESPACE, files, letter, with_document
 from tests.apps.documents.test_html import PAGE
+from tests.apps.documents.test_keys_and_values import ANDROID, PROPERTIES, STRINGS
 from tests.apps.documents.test_linear import AROUND, UNITS
+from tests.apps.documents.test_packages import zipped
 from tests.apps.documents.test_text import MARKDOWN, SRT
 from tests.apps.documents.translators import shuffled, unchanged, within_seconds
 from tests.fuzzing.inputs import kind_of, of_kind, refused_in_one_line
 
 SECONDS = 5.0
+ODT = "application/vnd.oasis.opendocument.text"
 _TIME = rb"\d{1,3}:\d{1,2}:\d{1,2}[,.]\d{1,3}"
 LAYOUT = {
     "text": re.compile(rb"\r\n|[\r\n]"),
@@ -38,6 +41,9 @@ def hostile(texts: Sequence[str]) -> list[Translated]:
     return [Translated(SIGNS + text + SIGNS) for text in texts]
 
 
+# Formats of keys and texts, and others, of which the same words are the same bytes; and those that get more than words.
+EXACT: tuple[Format, ...] = ("ass", "json", "properties", "strings", "table", "android", "odf")
+FILLED: tuple[Format, ...] = ("po", "xliff")
 # xml: of the text in a .docx, which a changed byte of the package would hide.
 Kind = tuple[Format, str, Translate, str]
 KINDS: tuple[Kind, ...] = (
@@ -47,6 +53,8 @@ KINDS: tuple[Kind, ...] = (
     *(("srt", "srt", translate, "en") for translate in (unchanged, shuffled, hostile)),
     *(("html", "html", translate, "en") for translate in (unchanged, shuffled, hostile)),
     *(("docx", content, translate, "en") for content in ("xml", "docx") for translate in (shuffled, hostile)),
+    *((format, format, translate, "en") for format in EXACT for translate in (unchanged, shuffled, hostile)),
+    *((format, format, translate, "en") for format in FILLED for translate in (unchanged, shuffled, hostile)),
 )
 WORDS = tuple(word.encode() for word in {*UNITS, *(sign for pair in AROUND for sign in pair if sign)}) + tuple(
     f"<w:{name}>".encode()
@@ -59,9 +67,11 @@ def target(data: bytes) -> None:
         return
     (format, content_kind, translate, language), content = kind_of(KINDS, data)
     package = with_document(content) if content_kind == "xml" else content
+    if format == "odf":
+        package = content = zipped({"mimetype": ODT, "content.xml": content})
     with within_seconds(SECONDS), refused_in_one_line():
         found = translate_document(package, translate, format=format, language=language, name="it")
-        is_exact = format != "html" and not (format == "srt" and b"&" in content)
+        is_exact = format != "html" and format not in FILLED and not (format == "srt" and b"&" in content)
         if translate is unchanged and is_exact and not content.startswith((b"\xff\xfe", b"\xfe\xff")):
             assert found == content, "changed"
         if translate is unchanged and not is_exact:
@@ -69,16 +79,16 @@ def target(data: bytes) -> None:
             assert again == found, "changed again"
         if format in ("text", "srt"):
             assert LAYOUT[format].findall(found) == LAYOUT[format].findall(content), "another layout"
-        if translate is hostile and format in ("html", "docx"):
-            parts = files(found).values() if format == "docx" else [found]
+        if translate is hostile and format in ("html", "docx", "android", "xliff", "odf"):
+            parts = files(found).values() if format in ("docx", "odf") else [found]
             assert TAG.encode() in content or not any(TAG.encode() in part for part in parts), "a tag more"
-        if format == "docx":
-            _check_readable(found, language)
+        if format not in ("text", "md", "srt", "html", "ass"):
+            _check_readable(found, format, language)
 
 
-def _check_readable(package: bytes, language: str) -> None:
+def _check_readable(package: bytes, format: Format, language: str) -> None:
     try:
-        translate_document(package, unchanged, format="docx", language=language, name="its translation")
+        translate_document(package, unchanged, format=format, language=language, name="its translation")
     except HeedError as error:
         raise AssertionError(f"Heed wrote what it does not read: {error}") from None
 
@@ -95,6 +105,21 @@ def seeds() -> Iterator[bytes]:
         "html": [PAGE.encode()],
         "xml": [xml, small],
         "docx": [with_document(small)],
+        "ass": [b"[Events]\nFormat: Start, Text\nDialogue: 0,One {\\i1}two{\\i0}\\Nthree\n"],
+        "json": [b'{"a_one": "a {n}", "a_other": ["b\\u00e9", 1, {"c": "{n, plural, one {x} other {#}}"}]}'],
+        "properties": [PROPERTIES],
+        "strings": [STRINGS.encode()],
+        "table": [b'id,name\r\n1,"a ""b"", c"\n2;x|y\tz\n'],
+        "android": [ANDROID.encode()],
+        "odf": [b"<a><p>One <span>two</span><note><p>x</p></note><s/> &lt; three<tab/></p><h>b</h></a>"],
+        "po": [
+            b'#, fuzzy, c-format\nmsgctxt "x"\nmsgid "%s a\\n"\n"b"\nmsgid_plural "c"\nmsgstr[0] ""\n#~ msgid "d"\n'
+        ],
+        "xliff": [
+            b'<xliff version="1.2"><file><trans-unit id="1"><source>a <g id="1">b</g><x id="2"/></source></trans-unit>'
+            b"</file></xliff>",
+            b'<xliff version="2.0"><unit id="1"><segment><source>a <pc>b</pc></source></segment></unit></xliff>',
+        ],
     }
     for kind in KINDS:
         for content in contents[kind[1]]:

@@ -33,6 +33,8 @@ def test_empty_and_fuzzy_entries_are_filled_and_all_else_keeps_its_bytes():
         '#, c-format\nmsgid"Save \\101\\n"\n"%s now\\n"\nmsgstr ""\n"sAVE a\\n"\n"%s NOW\\n"\n'
     )
     assert po(po(kept + entry), unchanged) == po(kept + entry)
+    lines = po((kept + entry).replace("\n", "\r\n")).splitlines(keepends=True)
+    assert all(line.endswith("\r\n") for line in lines)
 
 
 @pytest.mark.parametrize(

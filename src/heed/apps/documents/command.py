@@ -12,7 +12,16 @@ from heed.apps.cli.guesses import one_of
 from heed.apps.cli.options import Device, From, PrecisionOption, To, decoding_precision, with_decoding_options
 from heed.apps.cli.process import import_torch_if_needed
 from heed.apps.cli.terminal import say
-from heed.apps.documents.formats import FORMATS, MAX_BYTES, PACKAGES, SUFFIXES, UPDATED, Format, format_of
+from heed.apps.documents.formats import (
+    FORMATS,
+    MAX_BYTES,
+    PACKAGES,
+    SUFFIXES,
+    UPDATED,
+    Format,
+    format_of,
+    most_bytes,
+)
 from heed.decoding.settings import DecodingOptions
 from heed.errors import HeedError
 from heed.runtime.files import check_target, whole_file
@@ -102,7 +111,7 @@ def translate_file(
     if is_folder and (document_format is not None or columns is not None):
         raise HeedError("--format and --columns are for one file; IN is a folder.")
     chosen = None if is_folder else _check_file(source, out, document_format, update=update, columns=columns)
-    content = b"" if is_folder else read_bounded(source, MAX_BYTES)
+    content = b"" if chosen is None else read_bounded(source, most_bytes(chosen))
     earlier = read_bounded(out, MAX_BYTES) if update and not is_folder and out.exists() else None
     import_torch_if_needed(device)
     from heed.apps.documents.formats.jobs import document_job

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from heed.apps.documents.formats import MAX_BYTES, SUFFIXES, UPDATED, Format
+from heed.apps.documents.formats import MAX_BYTES, SUFFIXES, UPDATED, Format, most_bytes
 from heed.apps.documents.formats.jobs import document_job
 from heed.apps.documents.text.translation import DocumentOptions, Sentence, Translate, TranslationJob, run_job
 from heed.errors import HeedError
@@ -146,7 +146,7 @@ def translate_folder(
         name = file.out.relative_to(out).as_posix()
         try:
             stat = file.source.stat()
-            content = b"" if file.format is None else read_bounded(file.source, MAX_BYTES)
+            content = b"" if file.format is None else read_bounded(file.source, most_bytes(file.format))
             version = hashlib.sha256(content).hexdigest() if file.format else f"{stat.st_size} {stat.st_mtime_ns}"
             entry, is_there = report.get(name), file.out.exists()
             is_updated = update and file.format in UPDATED

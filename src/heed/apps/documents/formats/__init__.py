@@ -22,6 +22,7 @@ SUFFIXES: dict[str, Format] = {
 # Zip archives, of which the length of the text in them is bounded.
 PACKAGES: tuple[Format, ...] = ("docx", "epub", "odf", "pptx", "xlsx")
 MAX_BYTES = 2**25  # of a document
+MAX_PACKAGE_BYTES = 2**27  # of a package, which may hold pictures
 PRINTED: tuple[Format, ...] = tuple(format for format in FORMATS if format not in PACKAGES)
 UPDATED: tuple[Format, ...] = (
     "po",
@@ -42,6 +43,11 @@ ADVICE = {
     },
     **dict.fromkeys((".mobi", ".azw", ".azw3", ".kf8"), "a book of Kindle; convert it to .epub"),
 }
+
+
+def most_bytes(format: Format) -> int:
+    """The bytes that a file of a format may have."""
+    return MAX_PACKAGE_BYTES if format in PACKAGES else MAX_BYTES
 
 
 def format_of(path: Path) -> Format:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Literal, Protocol
 
-from heed.apps.documents.formats import MAX_BYTES, PACKAGES, Format
+from heed.apps.documents.formats import PACKAGES, Format, most_bytes
 from heed.apps.documents.formats.ass import read_ass, write_ass
 from heed.apps.documents.formats.charsets import decode
 from heed.apps.documents.formats.cues import cues_job
@@ -76,7 +76,7 @@ def document_job(
     A byte order mark stays, and in a page so does the charset; other texts are written in UTF-8. max_text: bytes of the
     text, or of the XML in a package such as a .docx.
     """
-    most = MAX_BYTES if max_text is None or format in PACKAGES else max_text
+    most = most_bytes(format) if max_text is None or format in PACKAGES else max_text
     if len(content) > most:
         raise HeedError(f"{name}: longer than {most:,} bytes; split it.")
     if format in _JOBS:

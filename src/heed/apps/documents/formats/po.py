@@ -47,7 +47,7 @@ class _Strings(NamedTuple):
 @dataclass
 class _Entry:
     flags: list[str] = field(default_factory=list)
-    fuzzy: list[tuple[int, int]] = field(default_factory=list)  # what goes with the flag: it, and previous texts
+    fuzzy: list[Edit] = field(default_factory=list)  # what goes with the flag: it, and previous texts
     texts: dict[str, _Strings] = field(default_factory=dict)  # by keyword
     forms: dict[int, _Strings] = field(default_factory=dict)  # of msgstr
     start: int = -1  # of the first msgstr
@@ -114,7 +114,7 @@ def po_job(
         else:
             forms = answers[id(entry)]
             forms = _forms(entry, forms, n_forms, rule) if len(forms) > 1 else forms
-        edits += [Edit(*place, "") for place in entry.fuzzy if entry.is_fuzzy]
+        edits += entry.fuzzy if entry.is_fuzzy else []
         edits.append(Edit(entry.start, entry.end, line_end.join(_statement(entry, forms, width))))
     written = edited(text, edits)
     if header is None and waiting:
@@ -175,7 +175,7 @@ def _entries(text: str, name: str) -> Iterator[_Entry]:
             if keyword == "msgstr":
                 if "msgid" not in entry.texts:
                     raise fault("msgstr without msgid")
-                entry.start = start if entry.start < 0 else entry.start
+                entry.start, entry.end = start if entry.start < 0 else entry.start, place
                 entry.forms[form] = _Strings(place, place, [])
             elif keyword == "domain":
                 entry = _Entry()
@@ -209,13 +209,12 @@ def _comment(entry: _Entry, text: str, start: int, end: int) -> None:
         flags = [flag.strip() for flag in text[start + 2 : end].split(",")]
         entry.flags += flags
         if "fuzzy" in flags:
-            kept = [flag for flag in flags if flag != "fuzzy"]
             # The flag goes, and its line with it if it is the only one.
-            at = text.index("fuzzy", start)
-            comma = text.rfind(",", start, at)
-            entry.fuzzy.append((comma, at + 5) if kept else (start, end + 1))
+            kept = ", ".join(flag for flag in flags if flag != "fuzzy")
+            kept += "\r" * bool(kept and text[end - 1] == "\r")
+            entry.fuzzy.append(Edit(start, end, f"#, {kept}") if kept else Edit(start, min(end + 1, len(text)), ""))
     elif text.startswith("#|", start):
-        entry.fuzzy.append((start, min(end + 1, len(text))))
+        entry.fuzzy.append(Edit(start, min(end + 1, len(text)), ""))
 
 
 def _unescaped(string: str) -> str:
@@ -259,8 +258,7 @@ def _header_edits(header: _Entry, text: str, options: DocumentOptions) -> tuple[
             raw = raw[:old] + field + raw[end + 3 :]
         elif "msgid_plural" in text:
             raw = f"{raw}\n{field}"
-    edits = [Edit(*place, "") for place in header.fuzzy]
-    return n_forms, [*edits, Edit(strings.start, strings.end, raw)]
+    return n_forms, [*(header.fuzzy if header.is_fuzzy else ()), Edit(strings.start, strings.end, raw)]
 
 
 def _statement(entry: _Entry, forms: list[str], width: int | None) -> Iterator[str]:
