@@ -10,7 +10,7 @@ import pytest
 
 from heed.apps.documents.formats.jobs import document_job, text_job
 from heed.apps.documents.text.translation import DocumentOptions, run_job
-from heed.apps.serving.document_workers import Document, DocumentBug, DocumentWorkers, Reading, _Worker
+from heed.apps.serving.document_workers import Document, DocumentBug, DocumentSession, DocumentWorkers, _Worker
 from heed.apps.serving.faults import Fault
 from heed.errors import HeedError
 from heed.text.alignment import Link, Translated
@@ -25,11 +25,11 @@ def upper(sentences):
     return [Translated(text.upper(), [Link(0, 1, 0, 1), Link(4, 7, 4, 7)]) for text in sentences]
 
 
-async def translated(reading, meanwhile=lambda: None):
-    step = await reading.go_on()
+async def translated(session, meanwhile=lambda: None):
+    step = await session.go_on()
     while not isinstance(step, bytes):
         meanwhile()
-        step = await reading.go_on(upper([sentence.text for sentence in step]))
+        step = await session.go_on(upper([sentence.text for sentence in step]))
     return step
 
 
@@ -59,12 +59,12 @@ def test_a_worker_makes_what_the_process_itself_makes():
 def test_a_worker_that_is_killed_is_replaced_and_nobody_notices():
     async def work(workers):
         def kill():
-            os.kill(reading.process.pid, signal.SIGKILL)
+            os.kill(session.process.pid, signal.SIGKILL)
 
-        with workers.open(TEXT) as reading, workers.open(TEXT) as other:
+        with workers.open(TEXT) as session, workers.open(TEXT) as other:
             begun = await other.go_on()
             assert isinstance(begun, list)
-            first = await translated(reading, kill)
+            first = await translated(session, kill)
             return first, await other.go_on(upper([sentence.text for sentence in begun]))
 
     killed, other = run(work)
@@ -74,19 +74,19 @@ def test_a_worker_that_is_killed_is_replaced_and_nobody_notices():
 
 def test_what_cannot_be_read_is_the_error_of_its_document_alone():
     async def work(workers):
-        with workers.open(Document(b"\xff", "md", ENGLISH, 9, is_file=True)) as reading:
+        with workers.open(Document(b"\xff", "md", ENGLISH, 9, is_file=True)) as session:
             with pytest.raises(HeedError, match=r"^the file: byte 1 \(0xff\) is not UTF-8"):
-                await reading.go_on()
-            process = reading.process
+                await session.go_on()
+            process = session.process
         a_bug = pytest.raises(DocumentBug, match=r"^KeyError at __init__.py:\d+$")
-        with workers.open(Document(b"x", "no format", ENGLISH, 9)) as reading, a_bug:
-            await reading.go_on()
+        with workers.open(Document(b"x", "no format", ENGLISH, 9)) as session, a_bug:
+            await session.go_on()
         too_many = pytest.raises(HeedError, match=r"request \(32\) exceeds text limit \(31\)")
-        with workers.open(Document(b"a.\n\n" * 4, "md", ENGLISH, 31)) as reading, too_many:
-            await reading.go_on()
-        with workers.open(FILE) as reading:
-            await translated(reading)
-            assert reading.process is process
+        with workers.open(Document(b"a.\n\n" * 4, "md", ENGLISH, 31)) as session, too_many:
+            await session.go_on()
+        with workers.open(FILE) as session:
+            await translated(session)
+            assert session.process is process
 
     run(work)
 
@@ -105,11 +105,11 @@ def test_a_document_over_its_limits_is_refused_and_the_next_one_read(limit):
         seconds, memory, status, said = LIMITS[limit]
         worker = _Worker(seconds, memory)
         large = Document(b"<p>a <b>b</b>.</p>" * 250_000, "html", ENGLISH, 10**9)
-        with pytest.raises(Fault, match=said) as caught, Reading(large, worker) as reading:
-            await reading.go_on()
+        with pytest.raises(Fault, match=said) as caught, DocumentSession(large, worker) as session:
+            await session.go_on()
         assert caught.value.status == status
-        with Reading(TEXT, worker) as reading:
-            found = await translated(reading)
+        with DocumentSession(TEXT, worker) as session:
+            found = await translated(session)
         await worker.close()
         return found
 
@@ -119,15 +119,15 @@ def test_a_document_over_its_limits_is_refused_and_the_next_one_read(limit):
 def test_a_step_that_nobody_waits_for_is_ended():
     async def main():
         worker = _Worker(600, 2**31)
-        with Reading(Document(b"<p>a <b>b</b>.</p>" * 1_000_000, "html", ENGLISH, 10**9), worker) as reading:
-            step = asyncio.ensure_future(reading.go_on())
-            while reading.process is None:
+        with DocumentSession(Document(b"<p>a <b>b</b>.</p>" * 1_000_000, "html", ENGLISH, 10**9), worker) as session:
+            step = asyncio.ensure_future(session.go_on())
+            while session.process is None:
                 await asyncio.sleep(0.01)
             step.cancel()
             await asyncio.wait([step])
-        assert await asyncio.wait_for(reading.process.wait(), 5) == -signal.SIGKILL
-        with Reading(TEXT, worker) as reading:
-            await translated(reading)
+        assert await asyncio.wait_for(session.process.wait(), 5) == -signal.SIGKILL
+        with DocumentSession(TEXT, worker) as session:
+            await translated(session)
         await worker.close()
 
     asyncio.run(main())
@@ -140,9 +140,9 @@ def test_a_worker_ends_with_its_server_and_imports_no_torch():
         from heed.apps.documents.text.translation import DocumentOptions
         async def main():
             document = Document(b"<p>one.</p>", "html", DocumentOptions(language="en"), 99)
-            with DocumentWorkers(10_000).open(document) as reading:
-                await reading.go_on()
-                print(reading.process.pid, flush=True)
+            with DocumentWorkers(10_000).open(document) as session:
+                await session.go_on()
+                print(session.process.pid, flush=True)
                 await asyncio.sleep(60)
         asyncio.run(main())
     """

@@ -11,7 +11,7 @@ from contextlib import suppress
 
 import pytest
 
-from heed.apps.serving.doors import LOOPBACK, Doors, host_name, network
+from heed.apps.serving.doors import LOOPBACK, AccessPolicy, host_name, network
 from heed.apps.serving.faults import Fault
 from heed.apps.serving.service import ApiKeys
 from heed.errors import HeedError
@@ -122,9 +122,9 @@ def scope(client: str, **headers: str) -> dict:
 
 def test_what_a_proxy_says_counts_only_from_a_trusted_one():
     said = {"host": "10.0.0.1:5000", "x_forwarded_proto": "https", "x_forwarded_host": "evil.example, a.example"}
-    assert Doors().scheme_and_host(scope("127.0.0.1", **said)) == ("https", "a.example")
-    assert Doors().scheme_and_host(scope("10.0.0.7", **said)) == ("http", "10.0.0.1:5000")
-    trusting = Doors(proxies=(*LOOPBACK, network("10.0.0.0/24")))
+    assert AccessPolicy().scheme_and_host(scope("127.0.0.1", **said)) == ("https", "a.example")
+    assert AccessPolicy().scheme_and_host(scope("10.0.0.7", **said)) == ("http", "10.0.0.1:5000")
+    trusting = AccessPolicy(proxies=(*LOOPBACK, network("10.0.0.0/24")))
     assert trusting.scheme_and_host(scope("10.0.0.7", **said)) == ("https", "a.example")
     forwarded = {"host": "x", "forwarded": 'for=1.2.3.4;host=evil.example, proto=https;host="b.example:8443"'}
     assert trusting.scheme_and_host(scope("10.0.0.7", **forwarded)) == ("https", "b.example:8443")

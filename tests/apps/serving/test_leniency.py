@@ -3,7 +3,7 @@
 import httpx
 import pytest
 
-from heed.apps.serving.doors import Doors
+from heed.apps.serving.doors import AccessPolicy
 from heed.apps.serving.doors import root_path as checked_root_path
 from heed.apps.serving.faults import Fault
 from heed.apps.serving.files import with_plain_filename
@@ -177,7 +177,7 @@ def test_the_address_that_a_proxy_says(client):
 def test_a_prefix_is_believed_only_from_a_trusted_proxy():
     headers = [(b"host", b"10.0.0.1"), (b"x-forwarded-prefix", b"/evil")]
     scope = {"type": "http", "scheme": "http", "server": ("10.0.0.1", 80), "headers": headers}
-    doors = Doors(root_path="/heed")
+    doors = AccessPolicy(root_path="/heed")
     assert doors.base_address(scope | {"client": ("10.0.0.7", 1)}) == "http://10.0.0.1/heed"
     assert doors.base_address(scope | {"client": ("127.0.0.1", 1)}) == "http://10.0.0.1/evil"
     with pytest.raises(Fault, match="not a path"):

@@ -79,7 +79,7 @@ def serve(
     folders = _folders_by_pair(models or [], pair or [])
     forget_shapes()
     import_torch_if_needed(device)
-    from heed.apps.serving.doors import LOOPBACK, Doors, host_name, is_loopback, network
+    from heed.apps.serving.doors import LOOPBACK, AccessPolicy, host_name, is_loopback, network
     from heed.apps.serving.doors import root_path as checked_root_path
     from heed.apps.serving.engine import Engine
     from heed.apps.serving.glossaries import GlossaryStore
@@ -103,7 +103,7 @@ def serve(
     prefix = checked_root_path(root_path)
     with bind(host, port) as listener:  # before models are loaded, which takes seconds
         is_private = is_loopback(listener.getsockname()[0])
-        doors = Doors(names if is_private or names else None, origins, proxies, prefix)
+        doors = AccessPolicy(names if is_private or names else None, origins, proxies, prefix)
         share_freed_memory()
         metrics = Metrics()
         engines: dict[tuple[str, str], Engine] = {}

@@ -72,7 +72,7 @@ def _as_names(value: Any, info: ValidationInfo) -> Any:
 Names = Annotated[list[Text], FailFast(), BeforeValidator(_as_names), WithJsonSchema(TEXTS)]
 
 
-class Wishes(Fields):
+class UnsupportedOptions(Fields):
     """DeepL's options that no model here has: refused, unless they are only hints."""
 
     formality: Annotated[str, WithJsonSchema(choice(*FORMALITIES))] = Field(
@@ -95,7 +95,7 @@ class Wishes(Fields):
         return value
 
 
-class TranslateFields(Wishes):
+class TranslateFields(UnsupportedOptions):
     text: Texts = Field(description="The texts.")
     target_lang: Target
     source_lang: Code = Field(default="", description="Code of their language. Default: each text's is detected.")
@@ -154,7 +154,7 @@ class TranslateFields(Wishes):
         return str(int(value)) if isinstance(value, bool) else str(value)
 
 
-class UploadFields(DocumentFields, Wishes):
+class UploadFields(DocumentFields, UnsupportedOptions):
     file: Upload = Field(description="The document.")
     target_lang: Target
     source_lang: Code = Field(default="auto", description="Code of its language. Default: it is detected.")

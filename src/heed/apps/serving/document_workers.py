@@ -66,11 +66,11 @@ class DocumentWorkers:
         self._for_files = [_Worker(*limits) for _ in range(FILES_AT_ONCE)]
         self._for_texts = _Worker(*limits)
 
-    def open(self, document: Document) -> "Reading":
+    def open(self, document: Document) -> "DocumentSession":
         """A document to translate. The first step begins it; it must be closed."""
         if not document.is_file:
-            return Reading(document, self._for_texts)
-        return Reading(document, min(self._for_files, key=lambda worker: worker.n_readings))
+            return DocumentSession(document, self._for_texts)
+        return DocumentSession(document, min(self._for_files, key=lambda worker: worker.n_sessions))
 
     async def close(self) -> None:
         """Ends the processes."""
@@ -82,7 +82,7 @@ _numbers = count()
 
 
 @dataclass(eq=False)
-class Reading:
+class DocumentSession:
     """A document in a worker. A context manager: at its end the worker forgets it."""
 
     document: Document
@@ -93,13 +93,13 @@ class Reading:
     process: Process | None = None
     is_closed: bool = False
 
-    def __enter__(self) -> "Reading":
-        self.worker.n_readings += 1
+    def __enter__(self) -> "DocumentSession":
+        self.worker.n_sessions += 1
         return self
 
     def __exit__(self, *_: object) -> None:
         self.is_closed = True
-        self.worker.n_readings -= 1
+        self.worker.n_sessions -= 1
         self.worker.forget(self)
 
     async def go_on(self, translations: Sequence[Translated] | None = None) -> list[Sentence] | bytes:
@@ -130,24 +130,24 @@ class _Worker:
     """A process that takes one step at a time."""
 
     def __init__(self, cpu_seconds: int, memory_bytes: int):
-        self.n_readings = 0
+        self.n_sessions = 0
         self._cpu_seconds, self._memory_bytes = cpu_seconds, memory_bytes
         self._process: Process | None = None
         self._turn = asyncio.Lock()
 
-    async def step(self, reading: Reading, step: bytes) -> tuple[dict[str, Any], bytes]:
+    async def step(self, session: DocumentSession, step: bytes) -> tuple[dict[str, Any], bytes]:
         """Its answer, header and content. A process that dies of another document's memory is replaced once."""
         async with self._turn:
             for is_last in (False, True):
-                if reading.is_closed:
+                if session.is_closed:
                     break
                 try:
-                    answer = await self._take(reading, step)
+                    answer = await self._take(session, step)
                 except _Died as died:
                     if is_last or died.status == -signal.SIGXCPU:
                         raise self._fault(died.status) from None
                 else:
-                    reading.answered.append(step)
+                    session.answered.append(step)
                     return answer
             return {"asks": []}, b""  # to nobody
 
@@ -159,12 +159,12 @@ class _Worker:
             return Fault(413, f"the document takes more than {most} MiB of memory; split it")
         return Fault(422, "the document cannot be read: its reader was ended")
 
-    async def _take(self, reading: Reading, step: bytes) -> tuple[dict[str, Any], bytes]:
+    async def _take(self, session: DocumentSession, step: bytes) -> tuple[dict[str, Any], bytes]:
         if self._process is None or self._process.returncode is not None:
             self._process = await self._started()
         process = self._process
-        steps = [step] if reading.process is process else [*reading.answered, step]
-        reading.process = process
+        steps = [step] if session.process is process else [*session.answered, step]
+        session.process = process
         for each in steps:
             answer = await _exchange(process, each)
         return answer
@@ -182,15 +182,15 @@ class _Worker:
             reason = f"no process for documents can be started ({error.strerror})"
             raise Fault(503, reason, {"retry-after": "5"}) from None
 
-    def forget(self, reading: Reading) -> None:
+    def forget(self, session: DocumentSession) -> None:
         """Drops the process's state of a document; ends the process if it is busy, and only with that."""
         process = self._process
-        if process is None or process is not reading.process or process.returncode is not None:
+        if process is None or process is not session.process or process.returncode is not None:
             return
-        if self._turn.locked() and self.n_readings == 0:
+        if self._turn.locked() and self.n_sessions == 0:
             process.kill()
         elif process.stdin is not None:
-            process.stdin.write(frame({"do": "forget", "id": reading.number}))
+            process.stdin.write(frame({"do": "forget", "id": session.number}))
 
     async def close(self) -> None:
         if self._process is not None and self._process.returncode is None:

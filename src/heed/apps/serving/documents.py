@@ -52,7 +52,7 @@ async def translate_documents(
 
     All are translated together. deadline: by the event loop's clock. faults: gets the errors of documents that cannot
     be read, which stay as they are, unless there are no others; without it, the first of them is raised. Fault for more
-    characters together than one may have; else raises what `Engine.translate` and `Reading.go_on` raise.
+    characters together than one may have; else raises what `Engine.translate` and `DocumentSession.go_on` raise.
     """
     pairs = [(document.options.language, document.options.target) for document in documents]
     service.check_room(pairs)

@@ -28,7 +28,7 @@ _DEFAULT_PORTS = {"http": "80", "https": "443"}
 
 
 @dataclass(frozen=True)
-class Doors:
+class AccessPolicy:
     """The names under which the server is used, the origins whose pages may use it, and the proxies that it believes.
 
     hosts: names in lower case besides loopback's and addresses; None for any. origins: in lower case; "*" is any, and

@@ -19,7 +19,7 @@ from heed.apps.documents.text.tagged_text import has_words
 from heed.apps.documents.text.terms import Terms
 from heed.apps.documents.text.translation import Question, expanded
 from heed.apps.serving.document_workers import FILES_AT_ONCE, DocumentWorkers
-from heed.apps.serving.doors import Doors
+from heed.apps.serving.doors import AccessPolicy
 from heed.apps.serving.engine import Engine, off_event_loop
 from heed.apps.serving.files import FileStore
 from heed.apps.serving.glossaries import GlossaryStore
@@ -199,7 +199,7 @@ class Service:
     metrics: Metrics = field(default_factory=Metrics)
     show_metrics: bool = True
     show_page: bool = True
-    doors: Doors = field(default_factory=Doors)
+    doors: AccessPolicy = field(default_factory=AccessPolicy)
     glossaries: GlossaryStore = field(default_factory=GlossaryStore)
     files: FileStore = field(default_factory=FileStore)
     ready: bool = False
