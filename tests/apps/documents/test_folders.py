@@ -24,6 +24,8 @@ def site(tmp_path, monkeypatch):
         "en/app.json": '{"a": "one"}',
         "text_en_US.properties": "a = one",
         "mise-en-place.md": "one\n",
+        "sitemap.xml": "<urlset>one</urlset>",
+        "res/values-en/strings.xml": '<resources><string name="a">one</string></resources>',
         ".git/config": "x",
         "bad.po": "words",
     }
@@ -58,6 +60,8 @@ def test_documents_are_translated_and_other_files_copied_under_the_targets_names
         "de/app.json": '{"a": "ONE"}',  # of en/app.json, which stands in the place of the old translation
         "text_de.properties": "a = ONE",
         "mise-en-place.md": "ONE\n",
+        "sitemap.xml": "<urlset>one</urlset>",
+        "res/values-de/strings.xml": '<resources><string name="a">ONE</string></resources>',
     }
     assert list(faults) == [str(site / "bad.po")] and "unknown keyword" in faults[str(site / "bad.po")]
     report = json.loads((site.parent / "new" / REPORT).read_text())
@@ -78,7 +82,7 @@ def test_only_what_is_missing_or_changed_is_translated_again(site):
     (site.parent / "new" / "locales" / "de.json").unlink()
     assert run(site, translate)[1]["index.html"] == "<p>TWO</p>" and sorted(asked) == ["one", "two"]
     asked.clear()
-    assert run(site, translate, made_by="another model") and len(asked) == 5
+    assert run(site, translate, made_by="another model") and len(asked) == 6
 
 
 def test_a_run_that_was_stopped_goes_on(site, monkeypatch):
@@ -93,7 +97,7 @@ def test_a_run_that_was_stopped_goes_on(site, monkeypatch):
 
     with pytest.raises(KeyboardInterrupt):
         run(site, stopping)
-    assert len(run(site, stopping)[1]) == 7 and len(asked) == 6  # one of them twice
+    assert len(run(site, stopping)[1]) == 9 and len(asked) == 7  # one of them twice
 
 
 def test_files_that_were_not_made_from_the_folder_are_not_replaced_and_update_fills_them(site):
@@ -116,4 +120,4 @@ def test_a_folder_within_the_new_one_is_refused_and_one_within_the_old_one_left_
         with pytest.raises(HeedError, match="is .* or holds it"):
             run(site, out=out)
     once = run(site, out=site / "de_new")
-    assert run(site, out=site / "de_new") == once and len(once[1]) == 7
+    assert run(site, out=site / "de_new") == once and len(once[1]) == 9

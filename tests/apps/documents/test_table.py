@@ -29,6 +29,12 @@ def test_columns_are_found_by_name_and_number_and_names_stay():
         table(COMMAS, "4")
 
 
+def test_without_columns_all_cells_are_translated_but_what_looks_like_names():
+    assert table("id,some.text\n1,one\n") == "id,some.text\n1,ONE\n"
+    for text in ("id,one two\n1,one\n", "one\ntwo\n", "one,two\n", "one,one\na,b\n"):
+        assert table(text) == text.upper()
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

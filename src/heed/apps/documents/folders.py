@@ -24,6 +24,7 @@ from heed.runtime.reading import read_bounded
 from heed.text.alignment import Translated
 
 REPORT = "translation.report.json"
+HEAD_BYTES = 2**12  # of a file of XML, in which its root stands
 TOGETHER_BYTES = 2**18  # of documents whose sentences are translated at once
 # The name of a file or folder that names a language: the code at its end, or all of it.
 _LANGUAGE = r"(?:^|(?<=[._-])){}(?:[-_][A-Za-z]{{2,4}})?$"
@@ -62,7 +63,7 @@ def plan_folder(folder: Path, out: Path, *, only: Sequence[str], languages: tupl
         if only and not any(fnmatch.fnmatch(name.as_posix(), p) or fnmatch.fnmatch(name.name, p) for p in only):
             continue
         named = _renamed(name, *languages)
-        format = SUFFIXES.get(path.suffix.lower())
+        format = _format_of(path)
         if format is not None and named == name and _is_translation(folder, name, languages[0]):
             format = None
         if format is not None or not only:
@@ -77,6 +78,18 @@ def _files(folder: Path, left_out: Path) -> Iterator[Path]:
         for path in (Path(root) / name for name in sorted(names) if not name.startswith(".")):
             if path.is_file() and not path.is_symlink():
                 yield path
+
+
+def _format_of(path: Path) -> Format | None:
+    """The format that the suffix names; None for other XML than Android's, most of which is no document."""
+    format = SUFFIXES.get(path.suffix.lower())
+    if format != "android":
+        return format
+    try:
+        with path.open("rb") as file:
+            return format if b"<resources" in file.read(HEAD_BYTES) else None
+    except OSError:
+        return format  # which is said when it is read
 
 
 def _parts(name: Path) -> Iterator[tuple[str, str]]:

@@ -12,6 +12,7 @@ from heed.apps.documents.text.translation import DocumentOptions, TranslationJob
 from heed.errors import HeedError
 
 _DELIMITERS = ",;\t|"
+_LIKE_NAME = re.compile(r"[^\W\d][\w.-]*+")
 
 
 class _Cell(NamedTuple):
@@ -32,7 +33,8 @@ def table_job(
     text, mark, _ = decode(content, name=name)
     delimiter = _delimiter(text)
     cells = list(_cells(text, delimiter))
-    columns, first = _columns([cell.text for cell in cells if cell.row == 0], options.columns, name)
+    header, n_rows = [cell.text for cell in cells if cell.row == 0], cells[-1].row + 1 if cells else 0
+    columns, first = _columns(header, n_rows, options.columns, name)
     asked = [
         cell
         for cell in cells
@@ -47,10 +49,11 @@ def table_job(
     return ("\ufeff" * bool(mark) + edited(text, edits)).encode(errors="replace")
 
 
-def _columns(header: Sequence[str], asked: Sequence[str], name: str) -> tuple[set[int] | None, int]:
+def _columns(header: Sequence[str], n_rows: int, asked: Sequence[str], name: str) -> tuple[set[int] | None, int]:
     """The columns by number from 0 on, None for all, and the first row that is translated: names stay."""
-    if not asked:
-        return None, 0
+    if not asked:  # names of columns are words without blanks, each once, above other rows
+        is_head = n_rows > 1 < len(header) == len(set(header)) and all(map(_LIKE_NAME.fullmatch, header))
+        return None, int(is_head)
     columns: set[int] = set()
     is_named = any(column in header for column in asked)
     for column in asked:
