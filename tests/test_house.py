@@ -28,7 +28,7 @@ ROOMS = {
     "apps/comparison": 960,
     "apps/corpora": 120,
     "apps/documents": 9_320,
-    "apps/exchange": 2_500,
+    "apps/exchange": 2_610,
     "apps/paper": 2_190,
     "apps/parsing": 180,
     "apps/serving": 4_480,
@@ -47,7 +47,7 @@ ROOMS = {
     "runtime": 1_520,
     "text": 2_310,
     "training": 3_200,
-    "tests": 42_000,
+    "tests": 42_040,
 }
 MOST_LINES_BESIDE_ROOMS = 880  # apps/commands.py and the files directly in src/heed
 MOST_OPTIONS = 333  # of all commands, as docs/reference/commands.md lists them

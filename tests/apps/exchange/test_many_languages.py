@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.apps.exchange.folders import ENGLISH, imported
+from safetensors.torch import load_file
+from tests.apps.exchange.folders import ENGLISH, exported, imported
 from tests.apps.exchange.test_huggingface import assert_same_logits, theirs
 from tests.text.test_sentencepiece import GERMAN
 
@@ -244,3 +245,42 @@ def test_repetition_is_punished_as_generate_does_it(both, n_beams):
         patched.setattr("heed.backends.cpu.search.usable", lambda: False)
         by_torch = heed.load(ours, precision="fp32", beam_size=n_beams, max_tokens=30, **options).between("en", "de")
         assert [one.tokens for one in by_torch.translate(ENGLISH[:8])] == [one.tokens for one in found]
+
+
+def test_a_model_that_returns_is_the_same(both, tmp_path):
+    name, folder, ours = both
+    if name == "nllb":  # transformers 5 gives its languages other ids without the original tokenizer.json
+        with pytest.raises(HeedError, match="for NLLB take --to ctranslate2"):
+            exported(ours, tmp_path / "hf", "huggingface")
+        return
+    exported(ours, tmp_path / "hf", "huggingface")
+    first, second = load_file(folder / "model.safetensors"), load_file(tmp_path / "hf" / "model.safetensors")
+    for key, tensor in second.items():
+        expected = first.get(key, torch.zeros_like(tensor))  # a bias of logits that is zero may be left out
+        rows = slice(2, None) if "embed_positions" in key else slice(None)
+        assert torch.equal(tensor[rows], expected[rows]), key
+    assert_same_logits(load_model(ours).model, theirs(tmp_path / "hf"))
+    lines = ENGLISH[:20]
+    assert their_sources(name, tmp_path / "hf", lines) == their_sources(name, folder, lines)
+    again = imported(tmp_path / "hf", tmp_path / "again", "huggingface")
+    for file in ("model.safetensors", "tokenizer.json", "config.json"):
+        assert (again / file).read_bytes() == (ours / file).read_bytes()
+
+
+def test_ctranslate2_writes_the_same(both, tmp_path):
+    ctranslate2 = pytest.importorskip("ctranslate2")
+    name, _, ours = both
+    exported(ours, tmp_path / "ct2", "ctranslate2")
+    translator = heed.load(ours, precision="fp32", beam_size=1, max_tokens=20).between("en", "de")
+    names = json.loads((tmp_path / "ct2" / "shared_vocabulary.json").read_text("utf-8"))
+    target = None if name == "small100" else names[translator.direction.forced.ids[0]]
+    assert target is None or target in ("__de__", "deu_Latn", "de_DE")
+    model, lines = ctranslate2.Translator(str(tmp_path / "ct2")), ENGLISH[:12]
+    sources = [[names[i] for i in ids] for ids in translator.source_ids(lines)]
+    found = model.translate_batch(
+        sources, beam_size=1, max_decoding_length=20, target_prefix=[[target]] * len(sources) if target else None,
+        suppress_sequences=[[names[1]], [names[3]]], disable_unk=True,
+    )  # fmt: skip
+    for result, translation in zip(found, translator.translate(lines), strict=True):
+        written = [names.index(piece) for piece in result.hypotheses[0]][0 if target is None else 1 :]
+        assert written == translator.tokenizer.token_ids(translation.tokens)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from heed.apps.exchange.many_languages import tokens_of
 from heed.apps.exchange.tokenizers import piece_names, tokenizer_json
 from heed.apps.exchange.unmerged_weights import IN_ALL_FORMATS, check_covered, missing_part, with_symbols_barred
 from heed.apps.exchange.verify import ranking_note, sample_ids
@@ -20,6 +21,7 @@ from heed.errors import HeedError
 from heed.model.coverage import Coverage
 from heed.model.transformer import DecoderLayer, Transformer
 from heed.model_folder import ModelFolder
+from heed.text.languages import Languages
 from heed.text.sentencepiece import SentencePieceTokenizer
 from heed.text.tokenizer import Tokenizer
 
@@ -83,6 +85,8 @@ COVERAGE = Coverage(
         "norm": {"post": True, "pre": True},
         "positions": {"sinusoid": True, "sinusoid-halves": True, "sinusoid-t2t": True, "learned": True},
         "decoder_start": {"bos": True, "zero": True},
+        "first_position": True,
+        "embedding_norm": {False: True, True: True},
     }
 )
 
@@ -120,6 +124,7 @@ def _specification(folder: ModelFolder) -> Any:
         arch.n_heads,
         pre_norm=arch.norm == "pre",
         activation=activations[arch.activation],
+        layernorm_embedding=arch.embedding_norm,
     )
 
     # Both stacks: tables, layers, and the last norm where norms come first.
@@ -134,6 +139,9 @@ def _specification(folder: ModelFolder) -> Any:
         stack.scale_embeddings = True
         positions = model.position_table("src" if side == "src" else "tgt", n_positions)[:n_positions]
         stack.position_encodings.encodings = _array(positions)
+        if arch.embedding_norm:
+            norm = model.src_embedding_norm if side == "src" else model.tgt_embedding_norm
+            _fill_norm(stack.layernorm_embedding, norm)
         pairs: list[tuple[Any, Any]] = list(zip(stack.layer, layers, strict=True))
         for target, layer in pairs:
             _fill_layer(target, layer)
@@ -145,7 +153,7 @@ def _specification(folder: ModelFolder) -> Any:
     specification.decoder.start_from_zero_embedding = arch.decoder_start == "zero"
 
     # CTranslate2 knows special tokens by the names of their pieces, and its Translator takes pieces, no ids.
-    src_names, tgt_names = (piece_names(folder.tokenizer, src=side == "src") for side in ("src", "tgt"))
+    src_names, tgt_names = _names(folder)
     special, config = folder.tokenizer.special, specification.config
     config.bos_token = config.decoder_start_token = tgt_names[special.bos]
     config.eos_token = tgt_names[special.eos]
@@ -154,6 +162,16 @@ def _specification(folder: ModelFolder) -> Any:
     specification.register_source_vocabulary(src_names)
     specification.register_target_vocabulary(tgt_names)
     return specification
+
+
+def _names(folder: ModelFolder) -> tuple[list[str], list[str]]:
+    """The names of the ids of both sides; languages are called as their tokenizer calls them."""
+    both = piece_names(folder.tokenizer, src=True), piece_names(folder.tokenizer, src=False)
+    if folder.card.languages and isinstance(folder.tokenizer, SentencePieceTokenizer):
+        for token, i in tokens_of(Languages.model_validate(folder.card.languages))[1].items():
+            for names in both:
+                names[i] = token
+    return both
 
 
 def _array(x: Tensor) -> np.ndarray:
@@ -189,7 +207,7 @@ def _fill_norm(target: Any, ours: Any) -> None:
 
 def _compare_scores(folder: ModelFolder, theirs: Any) -> float:
     """The largest difference of a token's log-probability. HeedError if it is more than a rounding error."""
-    src_names, tgt_names = (piece_names(folder.tokenizer, src=side == "src") for side in ("src", "tgt"))
+    src_names, tgt_names = _names(folder)
     special, worst = folder.tokenizer.special, 0.0
     adds_eos = isinstance(folder.tokenizer, SentencePieceTokenizer)
     for src, tgt in zip(*sample_ids(folder), strict=True):
@@ -220,7 +238,7 @@ def _write_tokenizer(folder: ModelFolder, out: Path) -> str:
 
 def _readme(folder: ModelFolder, usage: str, name: str, search: DecodingSettings) -> str:
     n_src = longest_source(folder.model.arch, search)
-    options = {
+    options: dict[str, Any] = {
         "beam_size": search.beam_size,
         "length_penalty": 0 if search.length_penalty_form == "none" else search.length_penalty,
         "max_input_length": n_src + 1,
@@ -228,16 +246,20 @@ def _readme(folder: ModelFolder, usage: str, name: str, search: DecodingSettings
         "min_decoding_length": search.min_tokens,
         "disable_unk": True,
     }
-    arguments = ", ".join(f"{name}={value}" for name, value in options.items())
     code = _language_code(folder)
+    if folder.card.languages and folder.card.languages["is_forced"]:
+        options["target_prefix"] = [[code]]  # of each hypothesis the first token
+    arguments = ", ".join(f"{name}={value}" for name, value in options.items())
     lines = usage.format(
         out=json.dumps(name), text="A sentence.", search=arguments, code=f'["{code}"] + ' if code else ""
     )
-    note = f"\n`{code}` asks for one of the languages that the model translates into; put another in its place.\n"
+    note = f"\n`{code}` is one of the languages that the model knows; put another in its place.\n"
     return f"# A model of Heed's for CTranslate2\n\n```python\n{lines}```\n{note if code else ''}"
 
 
 def _language_code(folder: ModelFolder) -> str:
-    """One of the codes before a source, such as >>fra<<, which name the target's language; empty if there is none."""
+    """One of the tokens before a source that name a language, such as >>fra<<; empty if there is none."""
+    if folder.card.languages and isinstance(folder.tokenizer, SentencePieceTokenizer):
+        return next(iter(tokens_of(Languages.model_validate(folder.card.languages))[1]))
     pieces = folder.tokenizer.src.pieces if isinstance(folder.tokenizer, SentencePieceTokenizer) else None
     return next((p for p in pieces or () if p and re.fullmatch(r">>[\w.@-]+<<", p)), "")

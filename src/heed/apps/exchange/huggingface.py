@@ -25,7 +25,7 @@ from heed.apps.exchange.generation_config import (
     search_settings,
 )
 from heed.apps.exchange.guarded_weights import weights_of
-from heed.apps.exchange.many_languages import vocabularies
+from heed.apps.exchange.many_languages import vocabularies, write_vocabularies
 from heed.apps.exchange.tokenizers import check_special, hugging_face_tokenizer, write_hugging_face_tokenizer
 from heed.apps.exchange.unmerged_weights import (
     IN_ALL_FORMATS,
@@ -61,6 +61,7 @@ from heed.model_folder import (
 from heed.runtime.json_files import json_object, write_json
 from heed.runtime.manifest import sha256_of
 from heed.text.languages import SEVERAL, Languages
+from heed.text.sentencepiece import SentencePieceTokenizer
 from heed.text.tokenizer import SpecialIds
 from heed.text.tokenizer_kinds import AnyTokenizer
 
@@ -83,6 +84,7 @@ N_UNUSED_POSITIONS = 2  # the first rows of a table of learned positions
 ATTENTION_BIASES = tuple(f"{part}.bias" for part in ("q", "k", "v", "out"))
 
 
+NEUTRAL: dict[str, Any] = {"norm": "post", "first_position": 0, "embedding_norm": False}
 # The networks of their model types, beside what config.json says.
 NETWORKS: dict[str, dict[str, Any]] = {
     "marian": {"positions": "sinusoid-halves"},
@@ -98,12 +100,23 @@ def export(model: ModelFolder, out: Path, *, report: Callable[[str], None]) -> N
     """
     write_model(model, out)
     card = model.card
-    write_hugging_face_tokenizer(model.tokenizer, out, max_positions=MAX_POSITIONS)
+    if model_type(model.model.arch) == "marian":
+        write_hugging_face_tokenizer(model.tokenizer, out, max_positions=MAX_POSITIONS)
+    elif isinstance(model.tokenizer, SentencePieceTokenizer) and card.languages:
+        languages = Languages.model_validate(card.languages)
+        write_vocabularies(model.tokenizer, languages, out, max_positions=MAX_POSITIONS)
+    else:
+        raise HeedError("its tokenizer is not that of a model of several languages, which its network is.")
     if note := ranking_note(card, "Hugging Face"):
         report(note)
     _check_export(model, out, report)
 
 
+CLASSES = {
+    "marian": "MarianMTModel",
+    "m2m_100": "M2M100ForConditionalGeneration",
+    "mbart": "MBartForConditionalGeneration",
+}
 COVERAGE = Coverage(
     IN_ALL_FORMATS
     | {
@@ -115,14 +128,37 @@ COVERAGE = Coverage(
 )
 
 
+# Of models of several languages, one matrix serves both sides.
+OF_LANGUAGES = {
+    name: Coverage(
+        IN_ALL_FORMATS
+        | {
+            "activation": {"relu": True, "gelu": True, "swish": True},
+            "decoder_start": {"bos": True, "zero": False},
+            "share": {"all": True, "tgt": False, "none": False},
+            "output_bias": {False: True, True: name == "mbart"},
+        }
+        | {setting: {value: True, ...: False} for setting, value in (NEUTRAL | NETWORKS[name]).items()}
+    )
+    for name in ("m2m_100", "mbart")
+}
+
+
+def model_type(arch: Architecture) -> str:
+    """The type of model, in their config.json, that has this network if any has."""
+    fits = (name for name, coverage in OF_LANGUAGES.items() if coverage.missing_setting(arch) is None)
+    return next(fits, "marian")
+
+
 def covers(model: Transformer) -> str | None:
-    """The part of this network that MarianMTModel lacks; None if it has all."""
-    return missing_part(model, COVERAGE)
+    """The part of this network that MarianMTModel lacks, if it is no other model's; None if one has all."""
+    kind = model_type(model.arch) if type(model.arch) is Architecture else "marian"
+    return missing_part(model, OF_LANGUAGES.get(kind, COVERAGE))
 
 
 def write_model(model: ModelFolder, out: Path) -> None:
     """Writes the files that `AutoModelForSeq2SeqLM` loads. HeedError for a model that MarianMTModel cannot be."""
-    check_covered(covers(model.model), program="Hugging Face's MarianMTModel")
+    check_covered(covers(model.model), program=f"Hugging Face's {CLASSES[model_type(model.model.arch)]}")
     special = model.tokenizer.special
     write_weights(out / "model.safetensors", _their_weights(model))
     write_json(out / "config.json", _config(model, special) | {"heed": _for_the_way_back(model, out)})
@@ -134,7 +170,8 @@ def _their_weights(folder: ModelFolder) -> dict[str, Tensor]:
     parts = parts_of(model)
     if arch.positions == "sinusoid":
         parts = reorder_channels(parts, halves(arch.d_model))
-    theirs = {"final_logits_bias": parts.pop("output.bias", torch.zeros(model.vocab_size))[None]}
+    kind, bias = model_type(arch), parts.pop("output.bias", torch.zeros(model.vocab_size))[None]
+    theirs = {} if kind == "m2m_100" else {"final_logits_bias": bias}
     src, output = parts.pop("src_embedding.weight"), parts.pop("output.weight", None)
     tgt = parts.pop("tgt_embedding.weight", src)
     if arch.share == "all":
@@ -144,7 +181,17 @@ def _their_weights(folder: ModelFolder) -> dict[str, Tensor]:
         if output is not None:
             theirs["lm_head.weight"] = output
     for name, tensor in parts.items():
-        stack, layer, *part, kind = name.split(".")
+        stack, *rest = name.split(".")
+        if len(rest) == 1:  # of a side or a stack
+            side = {"src": "encoder", "tgt": "decoder"}.get(stack[:3], stack[:7])
+            if stack.endswith("_positions"):
+                unused = tensor.new_zeros(N_UNUSED_POSITIONS, tensor.shape[1])
+                theirs[f"model.{side}.embed_positions.weight"] = torch.cat([unused, tensor])
+            else:
+                norm = "layernorm_embedding" if "embedding" in stack else "layer_norm"
+                theirs[f"model.{side}.{norm}.{rest[0]}"] = tensor
+            continue
+        layer, *part, kind = rest
         prefix = f"model.{stack}.layers.{layer}.{LAYER_NAMES['.'.join(part)]}"
         theirs[f"{prefix}.{kind}"] = tensor
         if kind == "weight" and part[-1] in ("q", "k", "v", "out"):
@@ -162,9 +209,11 @@ def _config(folder: ModelFolder, special: SpecialIds) -> dict[str, Any]:
     }
 
     # The decoder starts with bos and its end is never forced; MarianConfig's defaults are pad and eos.
+    kind = model_type(arch)
     return {
-        "architectures": ["MarianMTModel"],
-        "model_type": "marian",
+        "architectures": [CLASSES[kind]],
+        "model_type": kind,
+        **({"_name_or_path": "small100"} if folder.card.languages.get("source") == "target" else {}),
         "is_encoder_decoder": True,
         "d_model": arch.d_model,
         **by_stack,
@@ -173,7 +222,7 @@ def _config(folder: ModelFolder, special: SpecialIds) -> dict[str, Any]:
         "attention_dropout": arch.attention_dropout,
         "scale_embedding": True,
         "static_position_embeddings": True,
-        "max_position_embeddings": MAX_POSITIONS,
+        "max_position_embeddings": arch.max_positions if arch.positions == "learned" else MAX_POSITIONS,
         "vocab_size": model.src_vocab_size,
         "decoder_vocab_size": model.vocab_size,
         "share_encoder_decoder_embeddings": arch.share == "all",

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from heed.config import shown, validated
 from heed.errors import HeedError
-from heed.runtime.json_files import json_object
+from heed.runtime.json_files import json_object, write_json
 from heed.text.languages import Languages, short_codes
 from heed.text.piece_table import read_table
 from heed.text.sentencepiece import EOS, PAD, UNK, SentencePieceTokenizer, Vocabulary
@@ -34,6 +34,40 @@ LISTS: dict[str, list[str]] = {
 }
 # The class of a tokenizer → the list of its languages.
 CLASSES = {"nllb": "nllb200", "mbart50": "mbart50", "m2m100": "m2m100", "small100": "m2m100"}
+
+
+def tokens_of(languages: Languages) -> tuple[str, dict[str, int]]:
+    """The list that a model's languages are those of, and the ids by the tokens that its tokenizer has for them.
+
+    Of no list: an empty name, and tokens such as <2de>.
+    """
+    for name, codes in LISTS.items():
+        plain = [code.partition("_")[0] for code in codes] if name == "mbart50" else codes
+        short = short_codes(plain)
+        if list(short) == sorted(languages.ids, key=languages.ids.__getitem__):
+            form = "__{}__" if name in ("m2m100", "wmt21") else "{}"
+            ids = (languages.ids[code] for code in short)
+            return name, {form.format(code): i for code, i in zip(codes, ids, strict=True)}
+    return "", {f"<2{code}>": i for code, i in languages.ids.items()}
+
+
+def write_vocabularies(
+    tokenizer: SentencePieceTokenizer, languages: Languages, out: Path, *, max_positions: int
+) -> None:
+    """The files that `AutoTokenizer` loads. HeedError for languages or a tokenizer that none of its classes has."""
+    name, _ = tokens_of(languages)
+    model, pieces = tokenizer.tgt.model, tokenizer.tgt.pieces
+    if name not in ("m2m100", "wmt21", "mbart50") or model is None or pieces is None or tokenizer.special != SPECIAL:
+        raise HeedError(
+            "its tokenizer and languages are not those of M2M100, SMaLL-100 or mBART-50, whose files Heed writes; for "
+            "NLLB take --to ctranslate2."
+        )
+    (out / MODEL_FILE).write_bytes(model.protobuf())
+    config: dict[str, Any] = {"tokenizer_class": "MBart50Tokenizer", "model_max_length": max_positions}
+    if name != "mbart50":
+        write_json(out / "vocab.json", {piece: i for i, piece in enumerate(pieces) if piece is not None})
+        config |= {"tokenizer_class": "M2M100Tokenizer", "language_codes": name}
+    write_json(out / "tokenizer_config.json", config)
 
 
 class Vocabularies(NamedTuple):
