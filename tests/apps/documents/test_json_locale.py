@@ -23,7 +23,7 @@ def test_strings_are_translated_and_keys_numbers_and_layout_stay():
         '\ufeff{ "Save": "Save it",\r\n\t"n":[1,-2.5e3,true , null,"a \\u00e9\\n{{count}} $t(of.key)"],'
         '"":{}, "x":"https://a.de" }\n'
     )
-    assert translated(text, unchanged) == text
+    assert translated(text, unchanged) == text and translated('"one"') == '"ONE"'
     assert translated(text) == text.replace("Save it", "sAVE IT").replace("a \\u00e9", "A \\u00c9")
 
 

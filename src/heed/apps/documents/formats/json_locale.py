@@ -122,7 +122,7 @@ def _missing_plurals(strings: list[_String], options: DocumentOptions) -> Iterat
     """i18next's plurals: the text for other numbers, and the key and path of each form that the target needs."""
     paths = {string.path for string in strings}
     for string in strings if options.target else ():
-        *parents, key = string.path
+        parents, key = string.path[:-1], string.path[-1] if string.path else None
         if not isinstance(key, str) or not key.endswith("_other") or not string.text:
             continue
         base = key.removesuffix("other")
