@@ -3,6 +3,8 @@
 import asyncio
 import hashlib
 import json
+import os
+import subprocess
 import threading
 
 import httpx
@@ -133,15 +135,19 @@ def test_what_is_typed_is_translated_sentence_by_sentence(tab, translator, expec
     assert tab.value("navigator.clipboard.readText()") == tab.value(OUTPUT)
     tab.click("document.getElementById('clear')")
     tab.wait_for(f"{OUTPUT} === ''")
-    tab.type("x" * 501)
-    tab.wait_for(f"{STATUS} === 'Too long by 1 character.'")
+    translated(tab, "seven")
+    tab.type("\n" * 60 + "x" * 500)
+    tab.wait_for("document.getElementById('limit').textContent === 'Too long by 65 characters.'")
+    tab.wait_for(f"{OUTPUT} === ''")
+    place = tab.value("document.getElementById('limit').getBoundingClientRect().top")
+    assert 0 <= place < 900  # on the screen, however long the text is
 
 
 @in_browser
 def test_a_text_that_is_changed_takes_its_sentences_out_of_the_search(tab, running):
     choose(tab, "source-language", "de")
     before = running[0].metrics()["heed_cancelled_total"]
-    tab.type("eins. " * 40)
+    tab.type(" ".join(f"Wort{letter}." for letter in "abcdefghijklmnopqrstuvwxyz"))  # no two alike: all are searched
 
     def changed_in_time() -> bool:
         """Changes the text while it is searched; a busy machine may press the key too late, so again until it is."""
@@ -286,6 +292,42 @@ def test_languages_are_swapped_and_the_page_fits_phones_and_dark_rooms(tab, tran
     tab.wait_for("document.querySelector('.picture')?.dataset.lines")
     tab.resize(375, 700, phone=True)
     tab.wait_for("innerWidth === 375 && document.documentElement.scrollWidth === 375")
+
+
+@in_browser
+def test_documents_are_chosen_translated_and_fetched(tab, tmp_path, translator):
+    (tmp_path / "numbers.md").write_text("# seven\n")
+    (tmp_path / "letter.doc").write_bytes(b"\xd0\xcf\x11\xe0")
+    tab.click("document.getElementById('documents-tab')")
+    assert ".docx" in tab.value("document.getElementById('kinds').textContent")
+    files = tab.do("Runtime.evaluate", expression="document.getElementById('files')")["result"]["objectId"]
+    chosen = [str(tmp_path / name) for name in ("letter.doc", "numbers.md")]
+    tab.do("DOM.setFileInputFiles", objectId=files, files=chosen)
+    tab.wait_for("document.querySelector('#jobs a')")
+    refused, done = texts(tab, "#jobs .state")
+    assert ".doc" in refused and done.startswith("Done in ")
+    fetched = "fetch(document.querySelector('#jobs a').href).then(response => response.text())"
+    assert tab.value(fetched) == f"# {translator.translate('seven').text}\n"
+    shown = tab.value("document.getElementById('request').textContent")
+    assert "-F file=@numbers.md -F source=en -F target=de" in shown
+    tab.click("document.querySelector('#jobs button')")
+    assert texts(tab, "#jobs .name") == ["numbers.md"]
+    tab.resize(390, 700, phone=True)
+    tab.wait_for("innerWidth === 390 && document.documentElement.scrollWidth === 390")
+
+
+@in_browser
+def test_the_address_may_hold_languages_and_a_text_and_the_request_is_shown(tab, running, translator):
+    tab.open(running[0].url + "/?source=en&target=de&q=seven+it%27s")
+    tab.wait_for(f"document.querySelector('.sentence') && {DONE}")
+    assert tab.value("document.getElementById('text').value") == "seven it's"
+    command = tab.value("document.getElementById('request').textContent")
+    shown = subprocess.run(["sh", "-c", command], env=os.environ | {"KEY": KEY}, capture_output=True, text=True)
+    assert json.loads(shown.stdout.splitlines()[0])["translation"] == tab.value(OUTPUT)
+    tab.open(running[0].url + "/?source=en&target=fr")
+    tab.wait_for(f"{STATUS} === 'This server does not translate fr.'")
+    tab.open(running[0].url + "/docs")
+    assert "/v2/translate" in tab.value("document.body.innerText") and tab.value("document.scripts.length") == 0
 
 
 @in_browser

@@ -257,7 +257,7 @@ def test_a_second_signal_ends_a_server_at_once(serve, slow_model_folder):
 def test_every_endpoint_that_reads_a_text_or_counts_asks_for_a_key(serve, model_folder, tmp_path):
     (tmp_path / "keys").write_text(hashlib.sha256(b"sesame").hexdigest())
     server = serve(model_folder, "--api-keys", tmp_path / "keys", "--no-metrics")
-    free = {"/", "/health", "/ready", "/spec", "/languages", "/frontend/settings", "/suggest"}
+    free = {"/", "/health", "/ready", "/spec", "/docs", "/languages", "/frontend/settings", "/suggest"}
     free.add("/download_file/{name}")  # whose name only the answer to a request with a key tells
     asked = {
         (method, path)

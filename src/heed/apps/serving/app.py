@@ -20,7 +20,7 @@ from heed.apps.serving.faults import Fault
 from heed.apps.serving.files import remove_abandoned
 from heed.apps.serving.glossary_routes import GLOSSARIES_PATH
 from heed.apps.serving.metrics import CONTENT_TYPE
-from heed.apps.serving.page import page
+from heed.apps.serving.page import description, page
 from heed.apps.serving.requests import Endpoint, as_fault, error_response, header_key, routes
 from heed.apps.serving.service import Service
 from heed.apps.serving.specification import TEXT, endpoint, openapi, record
@@ -113,8 +113,13 @@ async def specification(request: Request, service: Service, _: None) -> Response
     return JSONResponse(openapi([one.operation for one in _endpoints(service)]))
 
 
+@endpoint("GET", "/docs", "This description, for people.", answer_type="text/html", is_open=True)
+async def documentation(request: Request, service: Service, _: None) -> Response:
+    return description([one.operation for one in _endpoints(service)], has_page=service.show_page)
+
+
 def _endpoints(service: Service) -> list[Endpoint]:
-    own = [health, ready, *[metrics] * service.show_metrics, *[page] * service.show_page, specification]
+    own = [health, ready, *[metrics] * service.show_metrics, *[page] * service.show_page, specification, documentation]
     return [*libretranslate.ENDPOINTS, *deepl.ENDPOINTS, *glossary_routes.ENDPOINTS, *streaming.ENDPOINTS, *own]
 
 

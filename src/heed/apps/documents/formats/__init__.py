@@ -34,8 +34,8 @@ UPDATED: tuple[Format, ...] = (
 )  # of keys and texts: an earlier translation is taken as it is
 # What is not translated here, and what to do about it.
 ADVICE = {
-    ".pdf": "a PDF has no paragraphs that could be put back; translate the document that it was made from, or its text "
-    "(pdftotext FILE.pdf FILE.txt)",
+    ".pdf": "a PDF has no paragraphs that could be put back; translate the document that it was made from, as "
+    "a .docx, or its text (pdftotext FILE.pdf FILE.txt)",
     ".tmx": "a translation memory is data to train on; export the texts as .xlf",
     **{
         old: f"an old format of Office; save it as {new}"
