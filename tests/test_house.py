@@ -37,7 +37,7 @@ ROOMS = {
     "apps/visualization": 590,
     "backends": 6_130,
     "data": 6_980,
-    "decoding": 2_490,
+    "decoding": 2_500,
     "evaluation": 570,
     "leases": 1_350,
     "model": 1_200,
@@ -47,9 +47,9 @@ ROOMS = {
     "runtime": 1_520,
     "text": 2_310,
     "training": 3_200,
-    "tests": 42_040,
+    "tests": 42_390,
 }
-MOST_LINES_BESIDE_ROOMS = 880  # apps/commands.py and the files directly in src/heed
+MOST_LINES_BESIDE_ROOMS = 890  # apps/commands.py and the files directly in src/heed
 MOST_OPTIONS = 333  # of all commands, as docs/reference/commands.md lists them
 MOST_SETTINGS = 107  # of a recipe, as docs/reference/settings.md lists them
 LONGEST_FUNCTION = 100  # lines

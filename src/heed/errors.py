@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable
+from typing import Any
 
 _OUT_OF_MEMORY = re.compile(
     "can't allocate memory|out of memory|not enough memory|STATUS_ALLOC_FAILED",  # PyTorch's, CUDA's, cuBLAS's words
@@ -37,6 +38,13 @@ def check_texts(**lists: Iterable[object]) -> None:
         for i, text in enumerate(given):
             if not isinstance(text, str):
                 raise HeedError(f"{name}[{i}] is of type {type(text).__name__}; every one must be a text (str).")
+
+
+def check_type(kind: Any, expected: str, **arguments: object) -> None:
+    """HeedError names an argument that is of another type. expected: what `kind` is called."""
+    for name, given in arguments.items():
+        if not isinstance(given, kind):
+            raise HeedError(f"{name} is of type {type(given).__name__}; expected {expected}.")
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -79,6 +79,13 @@ def test_one_text_gives_one_translation_and_never_one_a_character(translator):
             refused()
 
 
+@pytest.mark.parametrize("options", [{"sampling": 3}, {"n_best": "2"}, {"n_best": 2.5}, {"prefix": 3}])
+def test_an_option_of_another_type_is_named(translator, options):
+    (name,) = options
+    with pytest.raises(HeedError, match=f"^{name} is of type {type(options[name]).__name__}; expected "):
+        list(inspect.unwrap(Translator.stream)(translator, ["two"], **options))
+
+
 def test_blank_lines_stay_empty(translator):
     translations = translator.translate(["", "seven", "   "])
     assert [t.text for t in translations[::2]] == ["", ""]

@@ -1,11 +1,11 @@
 """How to search and how to sample; the length penalty that scores a target."""
 
-from typing import Literal, TypedDict
+from typing import Literal, SupportsIndex, TypedDict
 
 from pydantic import Field, model_validator
 
 from heed.config import Settings
-from heed.errors import HeedError
+from heed.errors import HeedError, check_type
 
 LengthPenalty = Literal["paper", "average", "none"]
 MAX_BEAM_SIZE = 1000
@@ -80,6 +80,7 @@ class DecodingOptions(TypedDict, total=False):
 
 def check_n_best(n_best: int) -> None:
     """HeedError if a search cannot give that many hypotheses."""
+    check_type(SupportsIndex, "a whole number", n_best=n_best)
     if n_best < 1:
         raise HeedError(f"n_best is {n_best}; it must be at least 1.")
 

@@ -29,7 +29,7 @@ from heed.decoding.prefixes import LinePrefixes
 from heed.decoding.settings import DecodingOptions, DecodingSettings, SamplingSettings, check_n_best, limits_to_raise
 from heed.decoding.stream import Source, longest_source, search_in_order
 from heed.decoding.translation import Translation, without_blank
-from heed.errors import HeedError, check_texts, refuse_text
+from heed.errors import HeedError, check_texts, check_type, refuse_text
 from heed.evaluation.utility import Utility, check_utility, mean_utilities
 from heed.runtime.device import DecodingPrecisionChoice
 from heed.runtime.progress import Task, progress
@@ -243,7 +243,7 @@ class Translator(PairScorer):
         """
         # Faults that show before any text is read.
         refuse_text(texts=texts)
-        check_n_best(n_best)
+        _check_types(n_best, prefix, sampling)
         self.direction.check()
         n_candidates = self.settings.beam_size
         if n_best > n_candidates:
@@ -476,6 +476,12 @@ def _n_characters(text: str) -> int:
     if not isinstance(text, str):
         raise HeedError(f"a text is of type {type(text).__name__}; every one must be a text (str).")
     return len(text)
+
+
+def _check_types(n_best: int, prefix: object, sampling: object) -> None:
+    check_n_best(n_best)
+    check_type(Iterable, "a text, or a list with one for each text", prefix=prefix)
+    check_type(SamplingSettings | None, "SamplingSettings or None", sampling=sampling)
 
 
 def _one_line(text: str) -> str:
