@@ -210,6 +210,15 @@ def test_a_cell_whose_translation_only_looks_like_a_character_is_written_as_text
     assert "<t>_x005F_x0041_</t>" in found
 
 
+def test_characters_that_xml_lacks_are_left_out_of_words_and_descriptions():
+    def said(texts):
+        return [Translated(f"\0{text}\x1b\ufffe<") for text in texts]
+
+    found = slide('<p:cNvPr descr="one"/><a:p><a:r><a:t>two</a:t></a:r></a:p>', said)
+    assert found == '<p:cNvPr descr="one&lt;"/><a:p><a:r><a:t>two&lt;</a:t></a:r></a:p>'
+    assert "\x1b" not in "".join(translated(zipped(EPUB), "epub", said).values())
+
+
 ENTITIES = '<!DOCTYPE a [<!ENTITY a "aa"><!ENTITY b "&a;&a;">]>'
 
 

@@ -14,7 +14,7 @@ from heed.apps.documents.formats.packages import Files, check_length, read_files
 from heed.apps.documents.formats.texts import texts_job
 from heed.apps.documents.formats.words_in_markup import divide_words
 from heed.apps.documents.formats.xml_texts import XMLRules, read_texts, write_texts
-from heed.apps.documents.formats.xml_tokens import NO_CHARACTERS, XMLDocument, read_xml
+from heed.apps.documents.formats.xml_tokens import XMLDocument, of_characters, read_xml
 from heed.apps.documents.text.items import Item, Tag
 from heed.apps.documents.text.translation import DocumentOptions, TranslationJob
 from heed.errors import HeedError
@@ -69,9 +69,7 @@ def epub_job(
             named = _with_language(items, options) if options.target else items
             changed[part] = documents[part].encode(write_texts(named))
         else:
-            items = [
-                NO_CHARACTERS.sub("", item) if isinstance(item, str) else item for item in (*items, *left.get(part, ()))
-            ]
+            items = of_characters([*items, *left.get(part, ())])
             mark, codec = marks[part]
             page = with_target_language(items, options.language, options.target) if options.target else items
             changed[part] = mark + write_html(page, codec).encode(codec, errors="replace")

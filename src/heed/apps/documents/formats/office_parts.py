@@ -8,7 +8,7 @@ from heed.apps.documents.formats.html import spelled_words, write_value
 from heed.apps.documents.formats.office_runs import Runs, read_runs
 from heed.apps.documents.formats.packages import Files, write_files
 from heed.apps.documents.formats.texts import texts_job
-from heed.apps.documents.formats.xml_tokens import XMLDocument, read_xml
+from heed.apps.documents.formats.xml_tokens import XMLDocument, of_characters, read_xml
 from heed.apps.documents.text.items import Item
 from heed.apps.documents.text.translation import DocumentOptions, TranslationJob
 from heed.errors import HeedError
@@ -68,7 +68,7 @@ def _in_attribute(markup: str, found: re.Match[str]) -> Callable[[list[Item]], s
     start, end = found.start(group) - 1, found.end(group) + 1
 
     def write(items: list[Item]) -> str:
-        return markup[:start] + write_value(items, markup[start], markup[start:end]) + markup[end:]
+        return markup[:start] + write_value(of_characters(items), markup[start], markup[start:end]) + markup[end:]
 
     return write
 

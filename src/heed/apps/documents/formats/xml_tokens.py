@@ -16,7 +16,7 @@ MAX_DEPTH = 256  # elements within each other
 XML = "http://www.w3.org/XML/1998/namespace "  # how the names of its attributes begin
 _ENCODING = re.compile(rb"<\?xml[^>]{0,200}?\sencoding\s*=\s*[\"']([\w.-]{1,40})")
 # What XML does not have, whatever a model writes.
-NO_CHARACTERS = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_NO_CHARACTERS = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 @dataclass(slots=True)
@@ -140,4 +140,9 @@ def words_of(token: XMLToken) -> list[Item]:
 
 def write_xml(items: Iterable[Item]) -> str:
     """The items as XML: no word becomes markup, and no character is written that XML lacks."""
-    return write_elements([NO_CHARACTERS.sub("", item) if isinstance(item, str) else item for item in items])
+    return write_elements(of_characters(items))
+
+
+def of_characters(items: Iterable[Item]) -> list[Item]:
+    """The items without the characters that XML lacks."""
+    return [_NO_CHARACTERS.sub("", item) if isinstance(item, str) else item for item in items]
