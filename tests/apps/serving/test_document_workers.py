@@ -78,7 +78,7 @@ def test_what_cannot_be_read_is_the_error_of_its_document_alone():
             with pytest.raises(HeedError, match=r"^the file: byte 1 \(0xff\) is not UTF-8"):
                 await session.go_on()
             process = session.process
-        a_bug = pytest.raises(DocumentBug, match=r"^KeyError at __init__.py:\d+$")
+        a_bug = pytest.raises(DocumentBug, match=r"^KeyError at jobs.py:\d+$")
         with workers.open(Document(b"x", "no format", ENGLISH, 9)) as session, a_bug:
             await session.go_on()
         too_many = pytest.raises(HeedError, match=r"request \(32\) exceeds text limit \(31\)")
