@@ -48,6 +48,15 @@ def test_i18next_gets_the_plural_forms_of_the_target(target, more):
     assert translated(text, target=target) == text.replace('item"', 'ITEM"').replace('items"', f'ITEMS"{members}')
 
 
+def test_a_singular_without_a_number_is_not_said_of_21():
+    text = (
+        '{"a_one": "one item", "a_other": "{{count}} items", "b_one": "{{count}} item", "b_other": "{{count}} items"}'
+    )
+    found = json.loads(translated(text, target="ru"))
+    assert found["a_one"] == found["a_few"] == "{{count}} ITEMS" and found["b_one"] == "{{count}} ITEM"
+    assert json.loads(translated(text))["a_one"] == "ONE ITEM"
+
+
 def test_texts_of_an_earlier_file_stay_and_what_is_missing_is_added():
     text = '{"a": {"b": "one", "c_one": "two", "c_other": "more"}, "d": "two"}'
     earlier = {"a": {"b": "eins", "c_few": "wenige"}, "d": "", "gone": "x"}

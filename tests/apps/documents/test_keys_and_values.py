@@ -78,6 +78,11 @@ def test_of_androids_resources_the_shown_texts_are_translated_and_plurals_get_th
         ("one", "A FILE"), ("other", "%d FILES"), ("few", "%d FILES"), ("many", "%d FILES")]  # fmt: skip
 
 
+def test_androids_singular_without_a_number_is_not_said_of_21():
+    russian = translated(ANDROID, "android", target="ru").decode()
+    assert re.findall('quantity="([a-z]+)">(.*?)<', russian)[0] == ("one", "%d FILES")
+
+
 def test_words_of_a_model_are_escaped():
     def said(words: str):
         return lambda texts: [Translated(words) for _ in texts]

@@ -44,6 +44,7 @@ def test_empty_and_fuzzy_entries_are_filled_and_all_else_keeps_its_bytes():
         ("ja", "nplurals=1; plural=0;", ["%d FILES"]),
         ("pl", "nplurals=3; plural=(n==1 ", ["ONE FILE", "%d FILES", "%d FILES"]),
         ("ru", "nplurals=3; plural=(n%10==1", ["%d FILES"] * 3),  # "one file" would be said of 21
+        ("ar", "nplurals=6; plural=(n==0 ", ["%d FILES", "ONE FILE", *["%d FILES"] * 4]),
     ],
 )
 def test_plural_forms_are_those_of_the_target(target, header, forms):
@@ -54,6 +55,18 @@ def test_plural_forms_are_those_of_the_target(target, header, forms):
     found = po(template, target=target)
     assert "charset=UTF-8" in found and f'"Plural-Forms: {header}' in found
     assert re.findall(r'^msgstr\[\d\] "(.*)"', found, re.MULTILINE) == forms
+
+
+def test_the_rule_of_the_header_decides_which_form_stands_for_one_thing_alone():
+    plural = 'msgid "a year"\nmsgid_plural "%d years"\n' + "".join(f'msgstr[{i}] ""\n' for i in range(3))
+    for rule, forms in (
+        ("n == 1 ? 0 : n < 5 ? 1 : 2", ["A YEAR", "%d YEARS", "%d YEARS"]),
+        ("n%10==1 && n%100!=11\n ? 0 : 1", ["%d YEARS"] * 3),
+        ("n==0 ? 0 : n==1 ? 1 : 2", ["%d YEARS", "A YEAR", "%d YEARS"]),
+    ):
+        stated = f"Plural-Forms: nplurals=3; plural={rule};".replace("\n", '"\n"')
+        found = po(f'{HEADER}"Language: xx\\n"\n"{stated}\\n"\n\n{plural}')
+        assert re.findall(r'^msgstr\[\d\] "(.*)"', found, re.MULTILINE) == forms, rule
 
 
 def test_directives_that_a_program_fills_by_position_keep_their_order_or_get_numbers():
@@ -78,6 +91,10 @@ def test_texts_of_an_earlier_file_stay():
     assert po(text, earlier=earlier.encode()) == text.replace('""\n\nmsgctxt', '"eins"\n\nmsgctxt').replace(
         'msgid "one"\nmsgstr ""', 'msgid "one"\nmsgstr "ONE"'
     )
+    own = HEADER.replace("UTF-8", "iso-8859-1") + '"Last-Translator: J\xf6rg\\n"\n' + RULE.replace("2", "1")
+    plural = 'msgid "a"\nmsgid_plural "b"\nmsgstr[0] ""\nmsgstr[1] ""\n'
+    found = po(f"{HEADER}\n{plural}", earlier=f"{own}\n".encode("iso-8859-1"))
+    assert "J\xf6rg" in found and "charset=UTF-8" in found and found.endswith('msgstr[0] "B"\n')
 
 
 def test_lines_are_wrapped_as_gettext_wraps_them_unless_the_file_does_not():

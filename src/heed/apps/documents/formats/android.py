@@ -4,9 +4,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from heed.apps.documents.formats.directives import FORMAT, in_order
+from heed.apps.documents.formats.directives import FORMAT, has_the_same, in_order
 from heed.apps.documents.formats.office_runs import flat
-from heed.apps.documents.formats.plurals import plural_rule
+from heed.apps.documents.formats.plurals import has_form_for_one, plural_rule
 from heed.apps.documents.formats.texts import texts_job
 from heed.apps.documents.formats.words_in_markup import WordsInMarkup
 from heed.apps.documents.formats.xml_texts import TextReader, XMLRules
@@ -54,6 +54,12 @@ def android_job(
         source = document.raw(text.place + 1, document.tokens[text.place].end)
         words = source if flat(before) == flat(after) else in_order(source, _write(after), FORMAT)
         known[text.key] = source if words is None else words
+    # A singular without a number is wrong where its form is also that of 21.
+    if options.target and not has_form_for_one(plural_rule(options.target).expression):
+        for name, quantity in (text.key for text in asked):
+            other = known.get((name, "other"))
+            if quantity == "one" and other and not has_the_same(FORMAT, known[name, "one"], other):
+                known[name, "one"] = other
     edits: dict[int, tuple[int, str]] = {}
     names = {text.key for text in texts}
     for text in texts:

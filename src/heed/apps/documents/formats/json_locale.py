@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from heed.apps.documents.formats.charsets import decode
-from heed.apps.documents.formats.plurals import plural_rule
+from heed.apps.documents.formats.directives import has_the_same
+from heed.apps.documents.formats.plurals import has_form_for_one, plural_rule
 from heed.apps.documents.formats.texts import Edit, edited, strings_job
-from heed.apps.documents.text.atoms import find_messages
+from heed.apps.documents.text.atoms import KEPT, find_messages
 from heed.apps.documents.text.sentences import needs_translation
 from heed.apps.documents.text.translation import DocumentOptions, TranslationJob
 from heed.errors import HeedError
@@ -71,7 +72,8 @@ def json_job(
     places = {edit.start for edit in named}
     shown = [string for string in _shown(strings) if string.start not in places]
     asked = [string for string in shown if string.path not in known and needs_translation(string.text)]
-    found = yield from strings_job([string.text for string in asked], options, patterns=[_ATOMS] * len(asked))
+    texts = _of_forms(asked, strings, options)
+    found = yield from strings_job(texts, options, patterns=[_ATOMS] * len(asked))
     made = {string.start: words for string, words in zip(asked, found, strict=True)}
     is_ascii = text.isascii() and re.search(r"\\u[0-9A-Fa-f]{4}", text) is not None
 
@@ -116,6 +118,23 @@ def _language_edits(strings: list[_String], options: DocumentOptions) -> Iterato
         is_code = len(string.path) == 1 and string.path[0] in _LANGUAGES
         if is_code and code and options.target and re.split("[-_]", string.text)[0].lower() == code:
             yield Edit(string.start, string.end, json.dumps(options.target))
+
+
+def _of_forms(asked: list[_String], strings: list[_String], options: DocumentOptions) -> list[str]:
+    """What is translated of each string: of i18next's singular without a number the plural, if 21 has its form too."""
+    if not options.target or has_form_for_one(plural_rule(options.target).expression):
+        return [string.text for string in asked]
+    texts = {string.path: string.text for string in strings}
+    found: list[str] = []
+    for string in asked:
+        key = string.path[-1] if string.path else ""
+        other = (
+            texts.get((*string.path[:-1], f"{str(key).removesuffix('one')}other"))
+            if str(key).endswith("_one")
+            else None
+        )
+        found.append(string.text if other is None or has_the_same(KEPT, string.text, other) else other)
+    return found
 
 
 def _missing_plurals(strings: list[_String], options: DocumentOptions) -> Iterator[tuple[_String, str, Path]]:

@@ -6,6 +6,9 @@ from typing import NamedTuple
 
 from heed.apps.documents.words import table
 
+_SINGULAR = re.compile(r"(?<!\w)n(?:%100?)?==1(?:&&n%100!=11)?\?(\d)")
+_ONE = re.compile(r"(?<![\w%])n(?:==1\?|!=1(?!\d))")
+
 
 class PluralRule(NamedTuple):
     """gettext's expression for the number of a form; CLDR's names of the forms in that order, and of all of them."""
@@ -19,15 +22,16 @@ class PluralRule(NamedTuple):
         """The rule as gettext's header has it."""
         return f"nplurals={len(self.forms)}; plural={self.expression};"
 
-    @property
-    def singular(self) -> int:
-        """The number of the form for one thing."""
-        return self.forms.index("one") if "one" in self.forms else 0
 
-    @property
-    def has_form_for_one(self) -> bool:
-        """Whether no other number shares the form of 1."""
-        return re.search(r"\bn ?(?:==1 \?|!= 1)", self.expression) is not None
+def singular_of(expression: str) -> int:
+    """The number of the form for one thing, by gettext's expression for the form of n."""
+    found = _SINGULAR.search(re.sub(r"\s", "", expression))
+    return int(found[1]) if found else 0
+
+
+def has_form_for_one(expression: str) -> bool:
+    """Whether no other number shares the form of 1, by gettext's expression for it."""
+    return _ONE.search(re.sub(r"\s", "", expression)) is not None
 
 
 @cache

@@ -10,13 +10,14 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from heed.apps.documents.formats.directives import BRACES, PRINTF, has_the_same, in_order
-from heed.apps.documents.formats.plurals import PluralRule, plural_rule
+from heed.apps.documents.formats.plurals import has_form_for_one, plural_rule, singular_of
 from heed.apps.documents.formats.texts import Edit, edited, strings_job
 from heed.apps.documents.text.atoms import KEPT
 from heed.apps.documents.text.translation import DocumentOptions, TranslationJob
 from heed.errors import HeedError
 
 WIDTH = 79  # columns of a line, as gettext writes them
+_HEADER = (None, "")  # the key of a file's first entry
 _TOKEN = re.compile(
     r'(?P<space>\s++)|(?P<comment>#[^\n]*+)|(?P<string>"(?:[^"\\\n]|\\[^\n])*+")|(?P<keyword>[a-z_]++)(?:\[(?P<form>\d{1,3})\])?+'
 )
@@ -83,14 +84,19 @@ def po_job(
     text, codec = _decoded(content, name)
     entries = list(_entries(text, name))
     known: dict[tuple[str | None, str], _Entry] = {}
-    if options.earlier is not None:
-        earlier, _ = _decoded(options.earlier, "the earlier file")
-        known = {entry.key: entry for entry in _entries(earlier, "the earlier file") if entry.is_translated}
     rule = plural_rule(options.target or options.language)
-    header = next((entry for entry in entries if entry.key == (None, "")), None)
-    n_forms, edits = len(rule.forms), list[Edit]()
+    header = next((entry for entry in entries if entry.key == _HEADER and 0 in entry.forms), None)
+    fields = "" if header is None else text[header.forms[0].start : header.forms[0].end]
+    if options.earlier is not None:
+        earlier, charset = _decoded(options.earlier, "the earlier file")
+        known = {entry.key: entry for entry in _entries(earlier, "the earlier file") if entry.is_translated}
+        if (own := known.get(_HEADER)) and 0 in own.forms:  # which names its translators, and the plural forms it has
+            fields = earlier[own.forms[0].start : own.forms[0].end]
+            fields = fields if charset == codec else re.sub(r"charset=[\w-]+", f"charset={codec.upper()}", fields)
+    n_forms, expression, edits = len(rule.forms), rule.expression, list[Edit]()
     if header is not None:
-        n_forms, edits = _header_edits(header, text, options)
+        n_forms, expression, fields = _header(fields, options, has_plurals="msgid_plural" in text)
+        edits = [*(header.fuzzy if header.is_fuzzy else ()), Edit(header.forms[0].start, header.forms[0].end, fields)]
 
     # The words of each entry: its text, and for other numbers the other one.
     waiting = [entry for entry in entries if entry is not header and not entry.is_translated]
@@ -113,14 +119,14 @@ def po_job(
             forms = [known[entry.key].forms[i].text for i in sorted(known[entry.key].forms)]
         else:
             forms = answers[id(entry)]
-            forms = _forms(entry, forms, n_forms, rule) if len(forms) > 1 else forms
+            forms = _forms(entry, forms, n_forms, expression) if len(forms) > 1 else forms
         edits += entry.fuzzy if entry.is_fuzzy else []
         edits.append(Edit(entry.start, entry.end, line_end.join(_statement(entry, forms, width))))
     written = edited(text, edits)
     if header is None and waiting:
         language = f'"Language: {options.target}\\n"\n' if options.target else ""
-        fields = f'"Content-Type: text/plain; charset=UTF-8\\n"\n"Plural-Forms: {rule.header}\\n"\n'
-        written = f'msgid ""\nmsgstr ""\n{language}{fields}\n{written}'
+        made = f'"Content-Type: text/plain; charset=UTF-8\\n"\n"Plural-Forms: {rule.header}\\n"\n'
+        written = f'msgid ""\nmsgstr ""\n{language}{made}\n{written}'
     try:
         return written.encode(codec)
     except UnicodeEncodeError:  # the translation has letters that the file's charset lacks
@@ -227,38 +233,36 @@ def _unescaped(string: str) -> str:
     return _ESCAPE.sub(sign, string[1:-1])
 
 
-def _forms(entry: _Entry, words: list[str], n_forms: int, rule: PluralRule) -> list[str]:
+def _forms(entry: _Entry, words: list[str], n_forms: int, expression: str) -> list[str]:
     """The plural forms of an entry, given the words for one thing and for others; those that it has stay."""
-    single = rule.singular if n_forms == len(rule.forms) else 0
+    single = singular_of(expression)
     # "One file" is wrong where its form is also that of 21 files.
     singular, plural = (entry.texts[kind].text for kind in ("msgid", "msgid_plural"))
-    is_single = n_forms > 1 and (rule.has_form_for_one or has_the_same(entry.pattern or KEPT, singular, plural))
+    is_single = n_forms > 1 and (has_form_for_one(expression) or has_the_same(entry.pattern or KEPT, singular, plural))
     made = [words[0] if is_single and i == single else words[1] for i in range(n_forms)]
     own = {} if entry.is_fuzzy else {i: form.text for i, form in entry.forms.items()}
     return [own.get(i) or text for i, text in enumerate(made)]
 
 
-def _header_edits(header: _Entry, text: str, options: DocumentOptions) -> tuple[int, list[Edit]]:
-    """How many plural forms the file has, and what becomes of its header."""
-    strings = header.forms[0]
-    raw = text[strings.start : strings.end]
+def _header(raw: str, options: DocumentOptions, *, has_plurals: bool) -> tuple[int, str, str]:
+    """How many plural forms a file has, the expression for a form, and what becomes of the strings of its header."""
     rule = plural_rule(options.target or options.language)
     language = re.search(r'"Language:[ \t]*([\w@-]*)', raw)
     is_source = language is not None and language[1].split("_")[0].lower() in ("", options.language.lower())
     if language and is_source and options.target:
         raw = f'{raw[: language.start()]}"Language: {options.target}{raw[language.end() :]}'
     raw = re.sub(r"(charset=)CHARSET\b", r"\1UTF-8", raw)
-    stated = re.search(r"Plural-Forms:[^;]{0,100}nplurals=\s*(\d{1,2})\s*;", raw)
-    n_forms = len(rule.forms) if stated is None else max(1, min(int(stated[1]), 10))
+    stated = re.search(r"Plural-Forms:[^;]{0,100}nplurals=\s*(\d{1,2})\s*;([^;]{0,1000})", re.sub(r'"\s+"', "", raw))
+    n_forms, expression = (int(stated[1]), stated[2]) if stated else (len(rule.forms), rule.expression)
     if stated is None or (language and language[1] and is_source):
-        n_forms = len(rule.forms)
+        n_forms, expression = len(rule.forms), rule.expression
         field = f'"Plural-Forms: {rule.header}\\n"'
         old = raw.find('"Plural-Forms:')
         if old >= 0 and (end := raw.find('\\n"', old)) >= 0:  # it may go on over several lines
             raw = raw[:old] + field + raw[end + 3 :]
-        elif "msgid_plural" in text:
+        elif has_plurals:
             raw = f"{raw}\n{field}"
-    return n_forms, [*(header.fuzzy if header.is_fuzzy else ()), Edit(strings.start, strings.end, raw)]
+    return max(1, min(n_forms, 10)), expression, raw
 
 
 def _statement(entry: _Entry, forms: list[str], width: int | None) -> Iterator[str]:
