@@ -108,7 +108,7 @@ def fetch(model: HubModel, *, report: Callable[[str], None]) -> Path:
     except errors.RevisionNotFoundError:
         raise HeedError(f"{model}: the model has no such branch, tag or commit.") from None
     except errors.GatedRepoError:
-        raise HeedError(f"{model}: gated; accept its terms at {page} and set HF_TOKEN.") from None
+        raise HeedError(f"{model}: gated; accept its terms at {page} and set HF_TOKEN, or run hf auth login.") from None
     except (errors.RepositoryNotFoundError, errors.HFValidationError):
         # The hub does not tell a private model from one that does not exist.
         raise HeedError(
