@@ -31,7 +31,7 @@ ROOMS = {
     "apps/exchange": 2_610,
     "apps/paper": 2_190,
     "apps/parsing": 180,
-    "apps/serving": 4_550,
+    "apps/serving": 4_560,
     "apps/training": 380,
     "apps/translation": 470,
     "apps/visualization": 590,

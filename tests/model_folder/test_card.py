@@ -28,6 +28,17 @@ from heed.model_folder import ModelCard, load_model, read_weights, save_model
         (("card", "src"), 1),
         (("card", "tgt"), None),
         (("card", "colour"), "red"),
+        *(
+            (("card", "languages"), value)
+            for value in (
+                ["de"],
+                {"ids": {"de": 2**40}, "source": "target", "is_forced": True},
+                {"ids": {"de": -1}, "source": "target", "is_forced": True},
+                {"ids": {"de": 3}, "source": "source", "is_forced": True, "sources": ["en"]},
+                {"ids": {"\x1b[2J": 3}, "source": "target", "is_forced": False},
+                {"ids": {"de": 3}, "source": "target", "is_forced": False, "sources": ["e\nn"]},
+            )
+        ),
         (("architecture", "n_layers"), math.inf),
     ],
 )

@@ -15,6 +15,7 @@ from heed.config import Settings, shown
 from heed.errors import HeedError
 from heed.suggestions import names_meant
 from heed.text.prefix import NO_PREFIX, Prefix
+from heed.text.printable import check_language
 
 TABLE = Path(__file__).with_name("languages.txt")
 SEVERAL = "mul"  # ISO 639-2's code for a model of several languages
@@ -130,6 +131,8 @@ class Languages(Settings):
 
     @model_validator(mode="after")
     def _have_ids(self) -> Self:
+        for code in (*self.ids, *(self.sources or ()), *(self.targets or ())):
+            check_language(code)  # messages and addresses name it
         for code in self.all_targets + (self.all_sources if self.source == "source" else []):
             if not 0 <= self.ids.get(code, -1) < 2**31:
                 raise ValueError(f"the language {code[:20]!a} has no id")

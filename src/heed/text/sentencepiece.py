@@ -38,6 +38,7 @@ from heed.text.tokenizer_file import read_tokenizer_file
 
 EOS, UNK, PAD = "</s>", "<unk>", "<pad>"  # the names of special pieces in Marian's vocabularies
 _CODE = re.compile("(?s)>>.+<<")
+_LANGUAGE = re.compile(r">>[\w.@-]{1,60}<<")
 
 
 class Vocabulary(Settings):
@@ -109,7 +110,7 @@ class SentencePieceTokenizer:
     @property
     def language_codes(self) -> dict[str, int]:
         """The codes such as >>fra<< that a source may begin with, and their ids."""
-        return self._src.codes
+        return {code: i for code, i in self._src.codes.items() if _LANGUAGE.fullmatch(code)}
 
     @property
     def without_codes(self) -> "SentencePieceTokenizer":

@@ -33,6 +33,7 @@ from heed.decoding.translator import Translator
 from heed.errors import HeedError
 
 SHORT = 2000  # characters that are split and encoded in a millisecond
+MAX_KEPT_PAIRS = 1000  # of languages, whose translators are kept: a model may have forty thousand
 T = TypeVar("T")
 
 
@@ -82,6 +83,8 @@ class Engine:
         if self.translator.direction.of_several is None:
             return self.translator
         if (translator := self._by_pair.get(pair)) is None:
+            if len(self._by_pair) == MAX_KEPT_PAIRS:
+                self._by_pair.clear()
             translator = self._by_pair[pair] = self.translator.between(*pair)
         return translator
 
