@@ -12,7 +12,7 @@ function attentionDrawing(root, colours, changed = () => {}) {
     decoder: "decoder: target to target",
     cross: "cross: target to source",
   };
-  const ROW = 24;
+  const [LEAST_ROW, MOST_ROW] = [13, 24];  // pixels; a long text has its picture on one screen
   const element = (name, properties = {}, ...children) => {
     const made = Object.assign(document.createElement(name), properties);
     made.append(...children);
@@ -64,7 +64,6 @@ function attentionDrawing(root, colours, changed = () => {}) {
     for (const [side, words] of [["query", view.queries], ["key", view.keys]]) {
       words.forEach((text, i) => {
         const word = element("button", { className: "word " + side, type: "button", title: text }, text);
-        word.style.top = i * ROW + "px";
         word.dataset.side = side;
         word.dataset.word = i;
         word.onclick = () => {
@@ -76,9 +75,25 @@ function attentionDrawing(root, colours, changed = () => {}) {
         picture.append(word);
       });
     }
-    picture.style.height = Math.max(view.queries.length, view.keys.length) * ROW + "px";
+    place();
+  }
+
+  // The shorter column is spread over the height of the longer, so that lines between words in one order are level.
+  function place() {
+    const view = views[shown.view];
+    if (!view) return;
+    const longest = Math.max(view.queries.length, view.keys.length);
+    const row = Math.min(MOST_ROW, Math.max(LEAST_ROW, 0.8 * window.innerHeight / longest));
+    picture.style.height = longest * row + "px";
+    picture.style.setProperty("--row", row + "px");
+    picture.querySelectorAll(".word").forEach(word => {
+      const n = (word.dataset.side === "key" ? view.keys : view.queries).length;
+      word.style.top = middle(Number(word.dataset.word), n, longest * row) + "px";
+    });
     draw();
   }
+
+  const middle = (i, n, height) => (i + 0.5) / n * height;
 
   // Black, on a dark page, is the colour of the text.
   function colourOf(head) {
@@ -111,8 +126,8 @@ function attentionDrawing(root, colours, changed = () => {}) {
           if (weight < 3) continue;
           pen.globalAlpha = weight / 255;
           pen.beginPath();
-          pen.moveTo(left, (i + 0.46) * ROW);
-          pen.lineTo(right, (j + 0.46) * ROW);
+          pen.moveTo(left, middle(i, nQueries, height));
+          pen.lineTo(right, middle(j, nKeys, height));
           pen.stroke();
           drawn++;
         }
@@ -133,6 +148,6 @@ function attentionDrawing(root, colours, changed = () => {}) {
   layerChoice.onchange = () => { shown.layer = Number(layerChoice.value); draw(); };
   everyHead.onclick = () => { shown.heads = new Set(whole(shown.view).heads); layOut(); };
   everyWord.onclick = () => { shown.word = null; draw(); };
-  window.addEventListener("resize", draw);
+  window.addEventListener("resize", place);
   return { shown, show, layOut };
 }
