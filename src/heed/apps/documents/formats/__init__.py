@@ -1,9 +1,23 @@
-"""The formats by name and by file suffix; jobs.py translates a document of any."""
+"""The formats by name and by file suffix; jobs.py translates a document of any, and is imported when it is needed."""
 
+from importlib import import_module
 from pathlib import Path
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from heed.errors import HeedError
+
+if TYPE_CHECKING:
+    from heed.apps.documents.formats.jobs import document_job as document_job
+    from heed.apps.documents.formats.jobs import text_job as text_job
+    from heed.apps.documents.formats.jobs import translate_document as translate_document
+    from heed.apps.documents.formats.jobs import translate_text as translate_text
+else:
+
+    def __getattr__(name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(import_module("heed.apps.documents.formats.jobs"), name)
+
 
 Format = Literal[
     "text", "md", "srt", "ass", "html", "docx", "odf", "pptx", "xlsx", "epub", "po", "json", "xliff", "properties",
