@@ -138,7 +138,7 @@ def test_a_name_leads_to_the_file_run_or_recipes_of_that_name(heed, tmp_path):
     expected = {
         ("train", "my"): "did you mean my.toml?",
         ("train", "second"): "did you mean runs/second?",
-        ("train", "multi30k"): "did you mean multi30k-en-de, multi30k-en-de-raw or multi30k-en-fr?",
+        ("train", "multi30k"): "did you mean multi30k-en-de, multi30k-en-de-fr, multi30k-en-de-raw or multi30k-en-fr?",
         ("train", "runs/second/model"): "did you mean runs/second?",
         ("average", "runs/second/model"): "did you mean runs/second?",
         ("plot", "runs/second/model"): "did you mean runs/second?",

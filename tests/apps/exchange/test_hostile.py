@@ -110,7 +110,7 @@ def change_weights(folder: Path, change) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model_type": "gpt2"}, "model_type is 'gpt2'; Heed imports marian alone"),
+        ({"model_type": "gpt2"}, "model_type is 'gpt2'; Heed imports marian, m2m_100, mbart"),
         ({"model_type": ["marian"]}, "model_type is ['marian']"),
         ({"activation_function": "gelu_new"}, "activation_function is 'gelu_new'; Heed knows relu"),
         ({"activation_function": ["relu"]}, "activation_function is ['relu']"),
@@ -184,7 +184,7 @@ def not_finite(weights):
         (lambda weights: weights.pop("model.encoder.layers.0.fc1.weight"), "feed_forward.inner.weight is missing"),
         (
             lambda weights: weights.update({"model.extra.weight": torch.ones(1)}),
-            "MarianMTModel has no weight 'model.extra.weight'",
+            "a model of this type has no weight 'model.extra.weight'",
         ),
         (lambda weights: weights.update({"model.encoder.layers.x.fc1.weight": torch.ones(1)}), "is one too many"),
         (lambda weights: weights.update({"lm_head.weight": torch.ones(3)}), "differ, which config.json says are one"),

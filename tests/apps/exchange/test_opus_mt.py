@@ -316,7 +316,7 @@ def test_it_goes_on_to_ctranslate2(small, tmp_path):
     assert "the same log-probabilities" in exported(small[1], tmp_path / "ct2", "ctranslate2")[-1]
     readme = (tmp_path / "ct2" / "README.md").read_text(encoding="utf-8")
     assert """translate_batch([[">>fra<<"] + src.encode("A sentence.", out_type=str)], beam_size=""" in readme
-    assert "`>>fra<<` asks for one of the languages that the model translates into" in readme
+    assert "`>>fra<<` is one of the languages that the model knows" in readme
 
 
 def test_documents_are_translated(small):

@@ -467,8 +467,11 @@ def test_a_full_folder_of_temporary_files_is_named(model_folder, tmp_path, monke
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     store = FileStore()
     try:
-        with pytest.raises(HeedError, match=rf"^{tmp_path}: no temporary file can be written \(No space left .*TMPDIR"):
-            heed_serve([model_folder])
+        command = [sys.executable, "-m", "heed", "serve", "--port", "0", model_folder]
+        refused = subprocess.run(command, env=os.environ | {"TMPDIR": str(tmp_path)}, capture_output=True, text=True)
+        assert refused.returncode == 1 and "Traceback" not in refused.stderr
+        expected = rf"^heed: {tmp_path}: no temporary file can be written \(No space left .*TMPDIR"
+        assert re.match(expected, refused.stderr.splitlines()[-1])
         with pytest.raises(Fault, match=f"no room for the translated file: {tmp_path}: no temp") as full:
             asyncio.run(store.add(bytes(2_000_000), "a.txt"))
         assert full.value.status == 503

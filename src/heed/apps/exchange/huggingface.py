@@ -264,7 +264,7 @@ def load(path: Path, *, report: Callable[[str], None]) -> ModelFolder:
     report: of settings of its search that Heed lacks. HeedError names what is missing, damaged, or cannot be expressed.
     """
     config = _json(path / "config.json")
-    if config.get("model_type") not in NETWORKS:
+    if config.get("model_type") not in list(NETWORKS):  # which may be of any type
         raise HeedError(
             f"{path / 'config.json'}: model_type is {shown(config.get('model_type'))}; Heed imports "
             f"{', '.join(NETWORKS)}."
