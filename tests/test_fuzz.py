@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from heed.apps.commands import main
@@ -220,6 +220,7 @@ def copied(good: Path, name: str, tmp: Path) -> Path:
 
 
 @fuzzed
+@example(seed=50580987)  # weights of which a search makes infinite scores of both signs
 @given(seed=seeds)
 def test_a_mutated_model_folder(good, tmp_path_factory, seed):
     draw, tmp = random.Random(seed), tmp_path_factory.getbasetemp()

@@ -196,6 +196,7 @@ class ConstrainedChoice:
     def admit(self, numbers: Sequence[int]) -> None:
         self._constraint.admit(numbers)
 
+    @np.errstate(invalid="ignore")  # numbers that are not finite are found in what they lead to
     def choose(self, logits: Logits, active: Ints | None, beams: LiveHypotheses) -> Continuations:
         n_sentences, n_rows = len(beams.log_probs), beams.log_probs.size
         rows = np.arange(n_rows) if active is None else active
