@@ -90,7 +90,7 @@ def is_strange(text: str, spans: Spans) -> bool:
 
 
 def is_uneven(source: str, target: str) -> bool:
-    """Whether one of two texts is so much longer than the other that they hardly say the same.
+    """Whether one text is so much longer than the other that it is hardly its translation.
 
     By bytes of UTF-8, of which scripts need one to three a letter, and Chinese three for what is a word elsewhere.
     """

@@ -1,7 +1,7 @@
 """A folder of documents → the same folder in another language: documents are translated, all other files copied.
 
-Several documents are translated together, so that a search is filled. What is done stands in a report in the new
-folder, by which the same command again goes on with what is missing or changed.
+Several documents are translated together, so that a search is filled. A report in the new folder lists what is
+done, so the same command, run again, translates only what is missing or has changed.
 """
 
 import fnmatch

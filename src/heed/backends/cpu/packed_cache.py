@@ -44,7 +44,8 @@ def packed_once(make: Callable[[PackedWeights], PackedModel], packer: Packer, de
         return make(packer)
     with suppress(*UNREADABLE), path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
         model = make(_KeptWeights(arrays))
-        os.utime(path)
+        with suppress(OSError):  # a cache that can only be read
+            os.utime(path)
         return model
     recorder = _Recorder(packer)
     model = make(recorder)

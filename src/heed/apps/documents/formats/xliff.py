@@ -17,7 +17,7 @@ _STATE = re.compile(r"""\sstate(?:-qualifier)?\s*=\s*(?:"[^"]*"|'[^']*')""")
 _END = re.compile(r"(/?>)\Z")  # of a tag
 _NAME = re.compile(r"<([^\s/>]+)")
 _KEPT = frozenset("alt-trans matches notes note ignorable".split())  # what holds no source of its own
-# Codes of the original format stay, whatever is in them; the words of protected marks are read with their sentence.
+# Codes of the original format stay, content included; the words of protected marks are read with their sentence.
 _RULES = XMLRules(
     is_inline=lambda token: token.local in ("g", "pc", "mrk") and not _is_protected(token),
     is_apart=lambda token: token.local == "mrk" and token.attributes.get("mtype") == "seg",
