@@ -19,8 +19,8 @@ from libretranslatepy import LibreTranslateAPI
 from heed.apps.documents.formats.html import read_html, write_html
 from heed.apps.documents.formats.jobs import translate_text
 from heed.apps.documents.markup import XMLText
-from heed.apps.serving.faults import Fault
 from heed.apps.serving.glossaries import GlossaryStore
+from heed.apps.serving.http_error import HTTPError
 from heed.errors import HeedError
 
 TEXT = "seven hundred twelve. Forty-two!\n\n  three"
@@ -186,7 +186,7 @@ def test_the_room_for_glossaries_is_bounded(monkeypatch):
     store = GlossaryStore()
     for name in ("a", "b"):
         asyncio.run(store.add(name, "en", "de", {"one": "eins"}))
-    with pytest.raises(Fault, match="delete some"):
+    with pytest.raises(HTTPError, match="delete some"):
         asyncio.run(store.add("c", "en", "de", {"one": "eins"}))
 
 

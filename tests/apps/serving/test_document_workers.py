@@ -11,7 +11,7 @@ import pytest
 from heed.apps.documents.formats.jobs import document_job, text_job
 from heed.apps.documents.text.translation import DocumentOptions, run_job
 from heed.apps.serving.document_workers import Document, DocumentBug, DocumentSession, DocumentWorkers, _Worker
-from heed.apps.serving.faults import Fault
+from heed.apps.serving.http_error import HTTPError
 from heed.errors import HeedError
 from heed.text.alignment import Link, Translated
 
@@ -105,7 +105,7 @@ def test_a_document_over_its_limits_is_refused_and_the_next_one_read(limit):
         seconds, memory, status, said = LIMITS[limit]
         worker = _Worker(seconds, memory)
         large = Document(b"<p>a <b>b</b>.</p>" * 250_000, "html", ENGLISH, 10**9)
-        with pytest.raises(Fault, match=said) as caught, DocumentSession(large, worker) as session:
+        with pytest.raises(HTTPError, match=said) as caught, DocumentSession(large, worker) as session:
             await session.go_on()
         assert caught.value.status == status
         with DocumentSession(TEXT, worker) as session:

@@ -12,7 +12,7 @@ from contextlib import suppress
 import pytest
 
 from heed.apps.serving.doors import LOOPBACK, AccessPolicy, host_name, network
-from heed.apps.serving.faults import Fault
+from heed.apps.serving.http_error import HTTPError
 from heed.apps.serving.service import ApiKeys
 from heed.errors import HeedError
 
@@ -128,7 +128,7 @@ def test_what_a_proxy_says_counts_only_from_a_trusted_one():
     assert trusting.scheme_and_host(scope("10.0.0.7", **said)) == ("https", "a.example")
     forwarded = {"host": "x", "forwarded": 'for=1.2.3.4;host=evil.example, proto=https;host="b.example:8443"'}
     assert trusting.scheme_and_host(scope("10.0.0.7", **forwarded)) == ("https", "b.example:8443")
-    with pytest.raises(Fault, match="names no host"):
+    with pytest.raises(HTTPError, match="names no host"):
         trusting.scheme_and_host(scope("10.0.0.7", host="x", x_forwarded_host='"<evil>'))
     with pytest.raises(HeedError, match="--trusted-proxy 10.0.0.1/24"):
         network("10.0.0.1/24")

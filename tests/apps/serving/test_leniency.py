@@ -5,8 +5,8 @@ import pytest
 
 from heed.apps.serving.doors import AccessPolicy
 from heed.apps.serving.doors import root_path as checked_root_path
-from heed.apps.serving.faults import Fault
 from heed.apps.serving.files import with_plain_filename
+from heed.apps.serving.http_error import HTTPError
 from heed.errors import HeedError
 from heed.text.languages import known_code
 
@@ -180,7 +180,7 @@ def test_a_prefix_is_believed_only_from_a_trusted_proxy():
     doors = AccessPolicy(root_path="/heed")
     assert doors.base_address(scope | {"client": ("10.0.0.7", 1)}) == "http://10.0.0.1/heed"
     assert doors.base_address(scope | {"client": ("127.0.0.1", 1)}) == "http://10.0.0.1/evil"
-    with pytest.raises(Fault, match="not a path"):
+    with pytest.raises(HTTPError, match="not a path"):
         doors.base_address(scope | {"client": ("127.0.0.1", 1), "headers": [*headers[:1], (headers[1][0], b"/a b")]})
 
 

@@ -471,7 +471,7 @@ def test_what_the_page_asks_for(model_folder, monkeypatch):
 
         many = {"q": ["one"] * 100, "prefix": "ein " * 50}
         refused = await app.post("/v1/translate", json=many)
-        assert refused.status_code == 400 and "the prefix, once for every sentence" in refused.json()["error"]
+        assert refused.status_code == 400 and "the prefix, given once for each sentence" in refused.json()["error"]
 
         long = await app.post("/v1/translate", json={"q": "one", "prefix": "eins " * 600})
         assert long.status_code == 400 and "tokens, more than 512: shorten it" in long.json()["error"]

@@ -25,8 +25,8 @@ import pytest
 
 from heed.apps.documents.text.translation import LINE_ENDS_AS_SPACES
 from heed.apps.serving.command import serve as heed_serve
-from heed.apps.serving.faults import Fault
 from heed.apps.serving.files import FileStore
+from heed.apps.serving.http_error import HTTPError
 from heed.decoding.translator import Translator
 from heed.errors import HeedError
 from heed.text.numbers import english
@@ -472,7 +472,7 @@ def test_a_full_folder_of_temporary_files_is_named(model_folder, tmp_path, monke
         assert refused.returncode == 1 and "Traceback" not in refused.stderr
         expected = rf"^heed: {tmp_path}: no temporary file can be written \(No space left .*TMPDIR"
         assert re.match(expected, refused.stderr.splitlines()[-1])
-        with pytest.raises(Fault, match=f"no room for the translated file: {tmp_path}: no temp") as full:
+        with pytest.raises(HTTPError, match=f"no room for the translated file: {tmp_path}: no temp") as full:
             asyncio.run(store.add(bytes(2_000_000), "a.txt"))
         assert full.value.status == 503
     finally:

@@ -16,12 +16,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from heed.apps.serving import deepl, glossaries, glossary_routes, libretranslate, streaming
 from heed.apps.serving.document_workers import DocumentBug
-from heed.apps.serving.faults import Fault
 from heed.apps.serving.files import remove_abandoned
 from heed.apps.serving.glossary_routes import GLOSSARIES_PATH
+from heed.apps.serving.http_error import HTTPError
 from heed.apps.serving.metrics import CONTENT_TYPE
 from heed.apps.serving.page import description, page
-from heed.apps.serving.requests import Endpoint, as_fault, error_response, header_key, routes
+from heed.apps.serving.requests import Endpoint, as_http_error, error_response, header_key, routes
 from heed.apps.serving.service import Service
 from heed.apps.serving.specification import TEXT, endpoint, openapi, record
 from heed.errors import place_of
@@ -97,7 +97,7 @@ READY = "The models have translated a first sentence."
 @endpoint("GET", "/ready", READY, answer=record(status=TEXT), errors=(503,), is_open=True)
 async def ready(request: Request, service: Service, _: None) -> Response:
     if not service.ready:
-        raise Fault(503, "not ready", {"retry-after": "1"})
+        raise HTTPError(503, "not ready", {"retry-after": "1"})
     return JSONResponse({"status": "ready"})
 
 
@@ -184,7 +184,7 @@ class Guard:
         self._service.metrics.request_seconds.labels(endpoint).observe(seconds)
         record: dict[str, Any] = {"time": round(time.time(), 3), "endpoint": endpoint, "status": status}
         record["seconds"] = round(seconds, 4)
-        if error is not None and as_fault(error).status == 500:
+        if error is not None and as_http_error(error).status == 500:
             bug = error.what if isinstance(error, DocumentBug) else f"{type(error).__name__} at {place_of(error)}"
             record["error"] = bug  # without its message, which may hold text
         self._log(json.dumps(record))
@@ -197,17 +197,17 @@ class Guard:
         return [(b"access-control-allow-origin", origin), (b"vary", b"origin")]
 
     def _has_key(self, headers: dict[bytes, bytes], *, reads_body: bool) -> bool:
-        """Whether the head of the request holds a key, if the server has any. Fault for a wrong one before a body."""
+        """Whether the head of the request holds a key, if there are any. HTTPError if it is wrong before a body."""
         keys, given = self._service.keys, header_key(headers.get(b"authorization", b"").decode("latin-1"))
         if keys is None:
             return True
         is_key = bool(given) and keys.holds(given or "")
         if given and reads_body and not is_key:
-            raise Fault(403, "Invalid API key", {"connection": "close"})
+            raise HTTPError(403, "Invalid API key", {"connection": "close"})
         return is_key
 
     async def _body(self, receive: Receive, upload: "_Upload | None", path: str) -> bytes | None:
-        """The request's body, or None if the client has left. Fault if it is too large or too slow."""
+        """The request's body, or None if the client has left. HTTPError if it is too large or too slow."""
         limits = self._service.limits
         most = limits.max_body_bytes if upload is None else limits.max_file_bytes + MAX_FORM_BYTES
         most = MAX_GLOSSARY_BYTES if path == GLOSSARIES_PATH else most
@@ -229,9 +229,9 @@ class Guard:
                     if not message.get("more_body") or n_bytes > 8 * most:
                         break
         except TimeoutError:
-            raise Fault(408, "the request did not arrive in time", {"connection": "close"}) from None
+            raise HTTPError(408, "the request did not arrive in time", {"connection": "close"}) from None
         if n_bytes > most:
-            raise Fault(413, f"Request entity too large: more than {most} bytes", {"connection": "close"})
+            raise HTTPError(413, f"Request entity too large: more than {most} bytes", {"connection": "close"})
         return b"".join(parts)
 
 
@@ -242,11 +242,11 @@ class _Upload:
         self._budget, self._n_bytes = budget, 0
 
     def take(self, n_bytes: int) -> None:
-        """Fault if there is no room."""
+        """HTTPError if there is no room."""
         self._n_bytes += n_bytes
         self._budget.n_free -= n_bytes
         if self._budget.n_free < 0:
-            raise Fault(503, "too many files at once", {"retry-after": "5", "connection": "close"})
+            raise HTTPError(503, "too many files at once", {"retry-after": "5", "connection": "close"})
 
     def release(self) -> None:
         self._budget.n_free += self._n_bytes

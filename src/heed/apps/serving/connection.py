@@ -26,7 +26,7 @@ from typing import Any
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from heed.apps.serving.faults import Fault
+from heed.apps.serving.http_error import HTTPError
 from heed.apps.serving.requests import error_response
 from heed.apps.serving.service import Service
 
@@ -171,7 +171,7 @@ class Connection(HttpToolsProtocol):
 
     async def _refuse(self, scope: Any, receive: Any, send: Any) -> None:
         self._service.metrics.rejected.labels("connections").inc()
-        fault = Fault(503, "too many connections", {"retry-after": "1", "connection": "close"})
+        fault = HTTPError(503, "too many connections", {"retry-after": "1", "connection": "close"})
         await error_response(scope["path"], fault)(scope, receive, send)
 
     def send_400_response(self, msg: str) -> None:

@@ -21,9 +21,9 @@ from starlette.responses import JSONResponse, Response
 from heed.apps.documents.formats import SUFFIXES
 from heed.apps.documents.markup import markup_options
 from heed.apps.serving.documents import DocumentFields, translate_file, translate_texts
-from heed.apps.serving.faults import Fault
 from heed.apps.serving.fields import GLOSSARY_ID, Code, Fields, Keep, Target, Text, Texts, Upload
 from heed.apps.serving.files import StoredFile, kind_of_file, name_of_translation, send_file
+from heed.apps.serving.http_error import HTTPError
 from heed.apps.serving.requests import check_bytes, deepl_languages
 from heed.apps.serving.service import Service
 from heed.apps.serving.specification import (
@@ -57,15 +57,15 @@ MAX_NAME = 100  # characters of a tag's name
 
 
 def _as_names(value: Any, info: ValidationInfo) -> Any:
-    """Names, which a client may give as a list or in one text. Fault if they are too many or too long."""
+    """Names, which a client may give as a list or in one text. HTTPError if they are too many or too long."""
     if not isinstance(value, list | str):
         return value
     parts = value if isinstance(value, list) else value.split(",")
     names = [part.strip() if isinstance(part, str) else part for part in parts if part not in ("", " ")]
     if len(names) > MAX_NAMES:
-        raise Fault(400, f"{info.field_name} has {len(names)} names, more than {MAX_NAMES}")
+        raise HTTPError(400, f"{info.field_name} has {len(names)} names, more than {MAX_NAMES}")
     if (longest := max((len(name) for name in names if isinstance(name, str)), default=0)) > MAX_NAME:
-        raise Fault(400, f"{info.field_name} has a name of {longest} characters, more than {MAX_NAME}")
+        raise HTTPError(400, f"{info.field_name} has a name of {longest} characters, more than {MAX_NAME}")
     return names
 
 
@@ -84,14 +84,14 @@ class UnsupportedOptions(Fields):
     def _has_only_what_is_supported(cls, fields: Mapping[str, Any]) -> Mapping[str, Any]:
         for name in NOT_SUPPORTED:
             if fields.get(name):
-                raise Fault(400, f"{name} is not supported")
+                raise HTTPError(400, f"{name} is not supported")
         return fields
 
     @field_validator("formality", mode="before")
     @classmethod
     def _is_ignored(cls, value: Any) -> Any:
         if value not in FORMALITIES:
-            raise Fault(400, "formality is not supported; prefer_more and prefer_less are ignored")
+            raise HTTPError(400, "formality is not supported; prefer_more and prefer_less are ignored")
         return value
 
 
@@ -126,14 +126,14 @@ class TranslateFields(UnsupportedOptions):
     @classmethod
     def _is_markup(cls, value: Any) -> Any:
         if value not in ("html", "xml"):
-            raise Fault(400, "tag_handling must be html or xml")
+            raise HTTPError(400, "tag_handling must be html or xml")
         return value
 
     @model_validator(mode="after")
     def _has_tags_to_split_at(self) -> Self:
         for name in ("splitting_tags", "non_splitting_tags"):
             if getattr(self, name) and self.tag_handling != "xml":
-                raise Fault(400, f"{name} needs tag_handling=xml")
+                raise HTTPError(400, f"{name} needs tag_handling=xml")
         return self
 
     def markup(self) -> bytes | None:
@@ -266,7 +266,7 @@ async def upload(request: Request, service: Service, asked: UploadFields) -> Res
     kind = kind_of_file(name)
     options = asked.options(service, *deepl_languages(service, asked.source_lang, asked.target_lang))
     if asked.output_format and SUFFIXES.get(f".{asked.output_format.lower()}") != kind:
-        raise Fault(400, "output_format is not supported: a document keeps its format")
+        raise HTTPError(400, "output_format is not supported: a document keeps its format")
     translated, n_characters = await translate_file(service, asked.file.content, kind, options)
     name = name_of_translation(name, options.target)
     key = await service.files.add(translated, name, n_characters=n_characters)
@@ -317,11 +317,11 @@ def _id_of(key: str) -> str:
 
 
 def _open_document(request: Request, service: Service, key: str) -> tuple[StoredFile, BinaryIO]:
-    """What lies under a key. Fault unless it is that of the document in the path, which is still there."""
+    """What lies under a key. HTTPError unless it is that of the document in the path, which is still there."""
     document = request.path_params["document_id"]
     is_its_key = hmac.compare_digest(document.encode(errors="replace"), _id_of(key).encode())
     if not is_its_key or (found := service.files.open(key)) is None:
-        raise Fault(404, "no such document, or no more, or another key")
+        raise HTTPError(404, "no such document, or no more, or another key")
     return found
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from heed.apps.documents.formats import Format
 from heed.apps.documents.text.translation import DocumentOptions, Sentence
 from heed.apps.documents.worker import HEAD, OUT_OF_MEMORY, frame
-from heed.apps.serving.faults import Fault
+from heed.apps.serving.http_error import HTTPError
 from heed.errors import HeedError
 from heed.runtime.python_process import python_command, python_environment
 from heed.text.alignment import Translated
@@ -105,7 +105,7 @@ class DocumentSession:
     async def go_on(self, translations: Sequence[Translated] | None = None) -> list[Sentence] | bytes:
         """Sentences to translate, or the translated document. translations: of the sentences of the step before.
 
-        Fault for a document that takes too much time or memory, HeedError for one that cannot be read. If it is
+        HTTPError for a document that takes too much time or memory, HeedError for one that cannot be read. If it is
         cancelled, the step still ends.
         """
         asked: dict[str, Any] = {"id": self.number}
@@ -151,13 +151,13 @@ class _Worker:
                     return answer
             return {"asks": []}, b""  # to nobody
 
-    def _fault(self, status: int) -> Fault:
+    def _fault(self, status: int) -> HTTPError:
         if status == -signal.SIGXCPU:
-            return Fault(422, f"the document takes more than {self._cpu_seconds} s of computing; split it")
+            return HTTPError(422, f"the document takes more than {self._cpu_seconds} s of computing; split it")
         if status == OUT_OF_MEMORY:
             most = self._memory_bytes // 2**20
-            return Fault(413, f"the document takes more than {most} MiB of memory; split it")
-        return Fault(422, "the document cannot be read: its reader was ended")
+            return HTTPError(413, f"the document takes more than {most} MiB of memory; split it")
+        return HTTPError(422, "the document cannot be read: its reader was ended")
 
     async def _take(self, session: DocumentSession, step: bytes) -> tuple[dict[str, Any], bytes]:
         if self._process is None or self._process.returncode is not None:
@@ -180,7 +180,7 @@ class _Worker:
             )
         except OSError as error:
             reason = f"no process for documents can be started ({error.strerror})"
-            raise Fault(503, reason, {"retry-after": "5"}) from None
+            raise HTTPError(503, reason, {"retry-after": "5"}) from None
 
     def forget(self, session: DocumentSession) -> None:
         """Drops the process's state of a document; ends the process if it is busy, and only with that."""

@@ -11,8 +11,8 @@ from heed.apps.documents.text.translation import DocumentOptions, Sentence
 from heed.apps.documents.worker import n_chars_of
 from heed.apps.serving.document_workers import Document
 from heed.apps.serving.engine import off_event_loop
-from heed.apps.serving.faults import Fault
 from heed.apps.serving.fields import GLOSSARY_ID, Attributes, Fields, Keep, Text
+from heed.apps.serving.http_error import HTTPError
 from heed.apps.serving.requests import check_pair
 from heed.apps.serving.service import Pair, Service
 from heed.apps.serving.service import Translated as TextTranslations
@@ -31,7 +31,7 @@ class DocumentFields(Fields):
     attributes: Attributes = "all"
 
     def options(self, service: Service, source: str, target: str) -> DocumentOptions:
-        """What the fields ask for. Fault for a glossary that is not there, or of other languages."""
+        """What the fields ask for. HTTPError for a glossary that is not there, or of other languages."""
         return DocumentOptions(
             language=source,
             target=target,
@@ -51,8 +51,9 @@ async def translate_documents(
     """The translations of documents, with the number of characters translated.
 
     All are translated together. deadline: by the event loop's clock. faults: gets the errors of documents that cannot
-    be read, which stay as they are, unless there are no others; without it, the first of them is raised. Fault for more
-    characters together than one may have; else raises what `Engine.translate` and `DocumentSession.go_on` raise.
+    be read, which stay as they are, unless there are no others; without it, the first of them is raised.
+    HTTPError for more characters together than one may have; else raises what `Engine.translate` and
+    `DocumentSession.go_on` raise.
     """
     pairs = [(document.options.language, document.options.target) for document in documents]
     service.check_room(pairs)
@@ -81,7 +82,7 @@ async def translate_documents(
                     counts[i] = counts[i] or sum(len(sentence.text) for sentence in step)
             n_chars, most = sum(map(n_chars_of, asked.values())), max(document.max_chars for document in documents)
             if n_chars > most:
-                raise Fault(400, f"Invalid request: request ({n_chars}) exceeds text limit ({most})")
+                raise HTTPError(400, f"Invalid request: request ({n_chars}) exceeds text limit ({most})")
             chosen = [pairs[i] for i in asked]
             answers = dict(zip(asked, await _answers(service, list(asked.values()), chosen, deadline), strict=True))
     return [(results[i], n_characters) for i, n_characters in enumerate(counts)]

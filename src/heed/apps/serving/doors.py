@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
-from heed.apps.serving.faults import DEEPL_PATHS, Fault
+from heed.apps.serving.http_error import DEEPL_PATHS, HTTPError
 from heed.errors import HeedError
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -42,11 +42,11 @@ class AccessPolicy:
     root_path: str = ""
 
     def check(self, scope: Scope) -> None:
-        """Fault, 403, for a Host, an Origin or a page of another origin that is not let in."""
+        """HTTPError, 403, for a Host, an Origin or a page of another origin that is not let in."""
         headers = Headers(scope=scope)
         host = headers.get("host", "")
         if host and self.hosts is not None and not self._is_ours(host):
-            raise Fault(403, "the Host header names another server; see --allow-host", CLOSE)
+            raise HTTPError(403, "the Host header names another server; see --allow-host", CLOSE)
         origin = headers.get("origin")
         if origin is None:
             is_ours = "*" in self.origins or headers.get("sec-fetch-site", "none") in OWN_SITES
@@ -54,7 +54,7 @@ class AccessPolicy:
         else:
             is_let_in = self.allows(origin) or self._is_own(origin, scope)
         if not is_let_in:
-            raise Fault(403, "pages of this origin may not use this server; see --cors", CLOSE)
+            raise HTTPError(403, "pages of this origin may not use this server; see --cors", CLOSE)
 
     def allows(self, origin: str) -> bool:
         """Whether pages of another origin may use the server."""
@@ -73,7 +73,7 @@ class AccessPolicy:
             said = {**_read_forwarded(headers.get("forwarded", "")), **_read_x_forwarded(headers)}
             scheme, host = said.get("proto", scheme), said.get("host", host)
         if not _HOST.fullmatch(host):
-            raise Fault(400, "Invalid request: the Host header names no host")
+            raise HTTPError(400, "Invalid request: the Host header names no host")
         return "https" if scheme.lower() == "https" else "http", host
 
     def base_address(self, scope: Scope) -> str:
@@ -84,7 +84,7 @@ class AccessPolicy:
             # Each of several proxies takes its part off the path, the first one the first part.
             prefix = "".join(_normalize_path(part) for part in said.split(","))
             if not _ROOT_PATH.fullmatch(prefix):
-                raise Fault(400, "Invalid request: the X-Forwarded-Prefix header is not a path")
+                raise HTTPError(400, "Invalid request: the X-Forwarded-Prefix header is not a path")
         return f"{scheme}://{host}{prefix}"
 
     def path_of(self, scope: Scope) -> str:
@@ -97,7 +97,7 @@ class AccessPolicy:
     def _is_ours(self, host: str) -> bool:
         match = _HOST.fullmatch(host)
         if match is None:
-            raise Fault(400, "Invalid request: the Host header names no host")
+            raise HTTPError(400, "Invalid request: the Host header names no host")
         name = match[1].lower().rstrip(".")
         if name == "localhost" or name.endswith(".localhost") or name in (self.hosts or ()):
             return True

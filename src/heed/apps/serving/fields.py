@@ -1,6 +1,6 @@
 """The fields of requests: a model for each endpoint says what is checked, and what /spec tells of it.
 
-A validator raises Fault where pydantic's own message would not do.
+A validator raises HTTPError where pydantic's own message would not do.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ from pydantic import (
 )
 
 from heed.apps.documents.text.atoms import kept_patterns
-from heed.apps.serving.faults import Fault
+from heed.apps.serving.http_error import HTTPError
 from heed.apps.serving.specification import BYTES, COUNT, TEXT, TEXTS
 
 MAX_CODE = 100  # characters of a language's code
@@ -44,17 +44,17 @@ Asked = TypeVar("Asked", bound=BaseModel)
 
 
 def read(model: type[Asked], fields: Mapping[str, Any], *, max_alternatives: int = 0) -> Asked:
-    """The fields, checked. Fault, in one line, for the first that is missing or wrong."""
+    """The fields, checked. HTTPError, in one line, for the first that is missing or wrong."""
     try:
         return model.model_validate(fields, context=max_alternatives)
     except ValidationError as invalid:
         error = invalid.errors(include_url=False, include_input=False)[0]
     name = error["loc"][0]
     if error["type"] == "missing":
-        raise Fault(400, f"Invalid request: missing {name} parameter")
+        raise HTTPError(400, f"Invalid request: missing {name} parameter")
     if error["type"] == "literal_error":
-        raise Fault(400, f"{name} must be {error['ctx']['expected']}".replace("'", ""))
-    raise Fault(400, f"Invalid request: {name} parameter is not a text")
+        raise HTTPError(400, f"{name} must be {error['ctx']['expected']}".replace("'", ""))
+    raise HTTPError(400, f"Invalid request: {name} parameter is not a text")
 
 
 def check_text(text: str, name: str) -> str:
@@ -62,7 +62,7 @@ def check_text(text: str, name: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise Fault(400, f"Invalid request: {name} parameter holds half a surrogate pair") from None
+        raise HTTPError(400, f"Invalid request: {name} parameter holds half a surrogate pair") from None
     return text
 
 
@@ -73,7 +73,7 @@ def _check_text(text: str, info: ValidationInfo) -> str:
 def _check_code(code: str) -> str:
     """The code, if it is not too long for one: it is looked up for each of a request's texts."""
     if len(code) > MAX_CODE:
-        raise Fault(400, f"{code[:20]} is not supported")
+        raise HTTPError(400, f"{code[:20]} is not supported")
     return code
 
 
@@ -89,10 +89,10 @@ def _n_alternatives(value: Any, info: ValidationInfo) -> int:
             raise ValueError
         number = int(value) if isinstance(value, int) else _whole(float(value))
     except (ValueError, OverflowError):
-        raise Fault(400, f"Invalid request: {info.field_name} parameter is not a whole number") from None
+        raise HTTPError(400, f"Invalid request: {info.field_name} parameter is not a whole number") from None
     most: Any = info.context
     if number < 0:
-        raise Fault(400, f"Invalid request: {info.field_name} ({number}) is negative")
+        raise HTTPError(400, f"Invalid request: {info.field_name} ({number}) is negative")
     return int(min(number, most))
 
 

@@ -19,7 +19,7 @@ from urllib.parse import quote, unquote
 from starlette.responses import Response, StreamingResponse
 
 from heed.apps.documents.formats import ADVICE, SUFFIXES, Format
-from heed.apps.serving.faults import Fault
+from heed.apps.serving.http_error import HTTPError
 from heed.runtime.files import no_temporary_files
 
 PREFIX = "heed-files-"  # of their folder
@@ -60,7 +60,7 @@ class FileStore:
         self._lock: int | None = None
 
     async def add(self, content: bytes, name: str, *, n_characters: int = 0) -> str:
-        """Keeps a file, and gives the name that it is fetched under. Fault if the disk has no room."""
+        """Keeps a file, and gives the name that it is fetched under. HTTPError if the disk has no room."""
         while self._files and (len(self._files) >= self._max_files or self._n_bytes + len(content) > self._max_bytes):
             self.remove(next(iter(self._files)))
         key = secrets.token_urlsafe(18) + PurePosixPath(name).suffix
@@ -72,7 +72,7 @@ class FileStore:
         except OSError as error:
             self.remove(key)
             reason = str(no_temporary_files(error)).partition(";")[0]
-            raise Fault(503, f"no room for the translated file: {reason}", {"retry-after": "60"}) from None
+            raise HTTPError(503, f"no room for the translated file: {reason}", {"retry-after": "60"}) from None
         if key not in self._files:  # it had to go while it was written
             stored.path.unlink(missing_ok=True)
         return key
@@ -158,12 +158,12 @@ def send_file(stored: StoredFile, opened: BinaryIO) -> Response:
 
 
 def kind_of_file(name: str) -> Format:
-    """The format that an upload's suffix names. Fault if none does."""
+    """The format that an upload's suffix names. HTTPError if none does."""
     suffix = PurePosixPath(name).suffix.lower()
     kind = SUFFIXES.get(suffix)
     if kind is None:
         advice = ADVICE.get(suffix, f"expected {', '.join(SUFFIXES)}")
-        raise Fault(400, f"Invalid file: file format not supported; {advice}")
+        raise HTTPError(400, f"Invalid file: file format not supported; {advice}")
     return kind
 
 

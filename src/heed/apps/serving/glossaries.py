@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from heed.apps.serving.faults import Fault
+from heed.apps.serving.http_error import HTTPError
 from heed.errors import HeedError
 from heed.runtime.files import whole_file
 
@@ -71,37 +71,37 @@ class GlossaryStore:
         return iter(self._glossaries.values())
 
     def find(self, glossary_id: str) -> Glossary:
-        """Fault, 404, if there is none."""
+        """HTTPError, 404, if there is none."""
         if (found := self._glossaries.get(glossary_id)) is None:
-            raise Fault(404, "no such glossary, or no more")
+            raise HTTPError(404, "no such glossary, or no more")
         return found
 
     def terms(self, glossary_id: str, source: str, target: str) -> dict[str, str] | None:
-        """A glossary's entries, None for the id "". Fault if there is none, or it is for other languages."""
+        """A glossary's entries, None for the id "". HTTPError if there is none, or it is for other languages."""
         if not glossary_id:
             return None
         if source == "auto":
-            raise Fault(400, "Value for 'source_lang' required: a glossary_id needs it")
+            raise HTTPError(400, "Value for 'source_lang' required: a glossary_id needs it")
         glossary = self.find(glossary_id)
         if (glossary.source_lang, glossary.target_lang) != (source, target):
-            raise Fault(400, "the glossary's languages are not source_lang and target_lang")
+            raise HTTPError(400, "the glossary's languages are not source_lang and target_lang")
         return glossary.entries
 
     async def add(self, name: str, source: str, target: str, entries: dict[str, str]) -> Glossary:
-        """A new glossary, once it is on the disk. Fault if it is too large, or if there is no room for it."""
+        """A new glossary, once it is on the disk. HTTPError if it is too large, or if there is no room for it."""
         now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         glossary = Glossary(str(uuid.uuid4()), name, source, target, now, entries)
         if glossary.n_bytes > MAX_BYTES:
-            raise Fault(413, f"the glossary is larger than {MAX_BYTES:,} bytes: make several, or shorten it")
+            raise HTTPError(413, f"the glossary is larger than {MAX_BYTES:,} bytes: make several, or shorten it")
         async with self._turn:
             n_bytes = sum(other.n_bytes for other in self._glossaries.values()) + glossary.n_bytes
             if len(self._glossaries) == MAX_GLOSSARIES or n_bytes > MAX_TOTAL_BYTES:
-                raise Fault(413, "there is no room for more glossaries: delete some")
+                raise HTTPError(413, "there is no room for more glossaries: delete some")
             await self._replace(self._glossaries | {glossary.glossary_id: glossary})
         return glossary
 
     async def remove(self, glossary_id: str) -> None:
-        """Fault, 404, if there is none."""
+        """HTTPError, 404, if there is none."""
         async with self._turn:
             self.find(glossary_id)
             await self._replace({key: one for key, one in self._glossaries.items() if key != glossary_id})
@@ -111,7 +111,7 @@ class GlossaryStore:
             try:
                 await asyncio.to_thread(_write, self._path, glossaries)
             except HeedError as error:
-                raise Fault(503, f"the glossaries cannot be kept: {error}", {"retry-after": "60"}) from None
+                raise HTTPError(503, f"the glossaries cannot be kept: {error}", {"retry-after": "60"}) from None
         self._glossaries = glossaries
 
 

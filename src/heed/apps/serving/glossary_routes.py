@@ -7,8 +7,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from heed.apps.documents.text.terms import read_terms
-from heed.apps.serving.faults import Fault
 from heed.apps.serving.fields import Fields, Target, Text
+from heed.apps.serving.http_error import HTTPError
 from heed.apps.serving.requests import deepl_languages
 from heed.apps.serving.service import Service
 from heed.apps.serving.specification import COUNT, FLAG, READ, TEXT, endpoint, list_of, record
@@ -57,7 +57,7 @@ async def glossaries(request: Request, service: Service, _: None) -> Response:
 async def create(request: Request, service: Service, asked: GlossaryFields) -> Response:
     source, target = deepl_languages(service, asked.source_lang, asked.target_lang)
     if (source, target) not in service.engines:
-        raise Fault(400, f"Value for 'source_lang' not supported in a glossary: {asked.source_lang[:20]}")
+        raise HTTPError(400, f"Value for 'source_lang' not supported in a glossary: {asked.source_lang[:20]}")
     entries = read_terms(asked.entries, asked.entries_format)
     made = await service.glossaries.add(asked.name, source, target, entries)
     return JSONResponse(made.facts(), 201)

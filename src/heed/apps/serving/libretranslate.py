@@ -9,9 +9,9 @@ from starlette.responses import JSONResponse, Response
 
 from heed.apps.documents.formats import SUFFIXES
 from heed.apps.serving.documents import DocumentFields, translate_file, translate_texts
-from heed.apps.serving.faults import Fault
 from heed.apps.serving.fields import Alternatives, Fields, Keep, Key, Source, Target, Text, Texts, Upload
 from heed.apps.serving.files import kind_of_file, name_of_translation, send_file
+from heed.apps.serving.http_error import HTTPError
 from heed.apps.serving.requests import check_size, known_languages
 from heed.apps.serving.service import Service
 from heed.apps.serving.specification import (
@@ -53,7 +53,7 @@ class TranslateFields(Fields):
     @classmethod
     def _is_known(cls, value: Any) -> Any:
         if value not in ("text", "html"):
-            raise Fault(400, f"{str(value)[:20]} format is not supported")
+            raise HTTPError(400, f"{str(value)[:20]} format is not supported")
         return value
 
 
@@ -160,7 +160,7 @@ NO_SUGGESTIONS = "Refused: this server takes no suggestions."
 
 @endpoint("POST", "/suggest", NO_SUGGESTIONS, status=403, answer=record(error=TEXT), is_open=True)
 async def suggest(request: Request, service: Service, _: None) -> Response:
-    raise Fault(403, "Suggestions are disabled on this server.")
+    raise HTTPError(403, "Suggestions are disabled on this server.")
 
 
 @endpoint(
@@ -194,7 +194,7 @@ async def upload(request: Request, service: Service, asked: UploadFields) -> Res
 )
 async def download(request: Request, service: Service, _: None) -> Response:
     if (found := service.files.open(request.path_params["name"])) is None:
-        raise Fault(404, "no such file, or no more")
+        raise HTTPError(404, "no such file, or no more")
     return send_file(*found)
 
 

@@ -14,9 +14,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from heed.apps.serving.faults import DEEPL_PATHS, Fault
 from heed.apps.serving.fields import File, check_text, read
 from heed.apps.serving.files import with_plain_filename
+from heed.apps.serving.http_error import DEEPL_PATHS, HTTPError
 from heed.apps.serving.request_queue import QueueFull, Rejected, SearchFailed, TooLong
 from heed.apps.serving.service import Service
 from heed.apps.serving.specification import Operation
@@ -31,27 +31,27 @@ Endpoint = Any  # a function that `specification.endpoint` has noted an operatio
 BAD_BODY = (ValueError, RecursionError, LookupError, HTTPException)  # UnicodeDecodeError is a ValueError
 
 
-def as_fault(error: Exception) -> Fault:
+def as_http_error(error: Exception) -> HTTPError:
     """The fault to report to the client. Of a bug it learns only that there is one."""
-    if isinstance(error, Fault):
+    if isinstance(error, HTTPError):
         return error
     if isinstance(error, HTTPException):
-        return Fault(error.status_code, error.detail, error.headers)
+        return HTTPError(error.status_code, error.detail, error.headers)
     if isinstance(error, TooLong):
-        return Fault(413, str(error))  # clients try a 503 again, DeepL's five times
+        return HTTPError(413, str(error))  # clients try a 503 again, DeepL's five times
     if isinstance(error, Rejected):
         status = 429 if isinstance(error, QueueFull) else 503
-        return Fault(status, str(error), {"retry-after": str(error.retry_after)})
+        return HTTPError(status, str(error), {"retry-after": str(error.retry_after)})
     if isinstance(error, SearchFailed):
-        return Fault(500, str(error))
+        return HTTPError(500, str(error))
     if isinstance(error, HeedError):
-        return Fault(400, str(error).partition("\n")[0])
-    return Fault(500, "internal error")
+        return HTTPError(400, str(error).partition("\n")[0])
+    return HTTPError(500, "internal error")
 
 
 def error_response(path: str, error: Exception) -> Response:
     """The error in the form of the interface that the path belongs to."""
-    fault = as_fault(error)
+    fault = as_http_error(error)
     name = "message" if path.startswith(DEEPL_PATHS) else "error"
     message = fault.message.encode(errors="replace").decode()  # it may quote half a surrogate pair
     return JSONResponse({name: message}, fault.status, fault.headers)
@@ -82,7 +82,7 @@ def routes(endpoints: Sequence[Endpoint], service: Service) -> list[Route]:
 async def _parameters(request: Request) -> dict[str, Any]:
     """The fields of JSON, of a form or of the query; of a form, a field that is repeated is a list.
 
-    Fault for a body of another form, or not in UTF-8.
+    HTTPError for a body of another form, or not in UTF-8.
     """
     # The body's fields come later and replace those of the query.
     fields = _group_by_name(request.query_params.multi_items())
@@ -94,11 +94,11 @@ async def _parameters(request: Request) -> dict[str, Any]:
         if not body:
             pass
         elif request.headers.get("content-encoding", "identity").lower() != "identity":
-            raise Fault(415, "Content-Encoding is not supported: send the text as it is")
+            raise HTTPError(415, "Content-Encoding is not supported: send the text as it is")
         elif kind == "application/json" or kind.endswith("+json"):
             content = json.loads(body)
             if not isinstance(content, dict):
-                raise Fault(400, "Invalid JSON format: expected an object")
+                raise HTTPError(400, "Invalid JSON format: expected an object")
             fields |= content
         elif kind == "application/x-www-form-urlencoded":
             _check_is_no_json(body, kind)
@@ -108,14 +108,14 @@ async def _parameters(request: Request) -> dict[str, Any]:
             fields |= _texts_of(await _form(request, body, max_files=0))
         else:
             _check_is_no_json(body, kind)
-            raise Fault(415, "Unsupported media type: send JSON or a form")
+            raise HTTPError(415, "Unsupported media type: send JSON or a form")
     except (*BAD_BODY, MultiPartException):
-        raise Fault(400, "Invalid request: the body is not what its Content-Type says, or not UTF-8") from None
+        raise HTTPError(400, "Invalid request: the body is not what its Content-Type says, or not UTF-8") from None
     return fields
 
 
 def _check_is_no_json(body: bytes, kind: str) -> None:
-    """Fault for JSON that does not call itself so, as `curl -d` sends it."""
+    """HTTPError for JSON that does not call itself so, as `curl -d` sends it."""
     if not body.lstrip().startswith(b"{"):
         return
     try:
@@ -124,15 +124,15 @@ def _check_is_no_json(body: bytes, kind: str) -> None:
         return
     if isinstance(content, dict):
         said = f"Content-Type is {kind[:50]}" if kind else "Content-Type is missing"
-        raise Fault(415, f"the body is JSON, but its {said}: send the header Content-Type: application/json")
+        raise HTTPError(415, f"the body is JSON, but its {said}: send the header Content-Type: application/json")
 
 
 async def _parameters_with_file(request: Request) -> dict[str, Any]:
-    """The fields of a multipart form, `file` as a File. Fault if it is not there."""
+    """The fields of a multipart form, `file` as a File. HTTPError if it is not there."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "multipart/form-data":
         fields = await _parameters(request)  # which may be at fault itself
-        raise Fault(
+        raise HTTPError(
             415 if fields.get("file") else 400, "Invalid request: missing file parameter: send a multipart form"
         )
     body = await request.body()
@@ -141,14 +141,14 @@ async def _parameters_with_file(request: Request) -> dict[str, Any]:
         fields = _group_by_name(request.query_params.multi_items()) | _texts_of(form)
         file = form.get("file")
         if not isinstance(file, UploadFile):
-            raise Fault(400, "Invalid request: missing file parameter")
+            raise HTTPError(400, "Invalid request: missing file parameter")
         return fields | {"file": File(check_text(file.filename or "", "file"), await file.read())}
     except (*BAD_BODY, MultiPartException):
-        raise Fault(400, "Invalid request: the body is not a multipart form with one file in UTF-8") from None
+        raise HTTPError(400, "Invalid request: the body is not a multipart form with one file in UTF-8") from None
 
 
 async def _form(request: Request, body: bytes, *, max_files: int) -> FormData:
-    """The parts of a multipart form. MultiPartException or Fault for another."""
+    """The parts of a multipart form. MultiPartException or HTTPError for another."""
 
     async def chunks() -> AsyncGenerator[bytes]:
         yield _without_padding(body, request.headers["content-type"])
@@ -183,7 +183,7 @@ class _PartsParser(MultiPartParser):
         encoding = dict(self._current_part.item_headers).get(b"content-transfer-encoding", b"8bit").strip().lower()
         if encoding not in (b"7bit", b"8bit", b"binary"):
             name = encoding[:20].decode(errors="replace")
-            raise Fault(415, f"Content-Transfer-Encoding {name} is not supported: send the part as it is")
+            raise HTTPError(415, f"Content-Transfer-Encoding {name} is not supported: send the part as it is")
         super().on_headers_finished()
 
 
@@ -204,19 +204,19 @@ def _group_by_name(pairs: list[tuple[str, str]]) -> dict[str, Any]:
 
 
 def check_size(service: Service, texts: list[str]) -> None:
-    """Fault if the texts are too many or too long together."""
+    """HTTPError if the texts are too many or too long together."""
     n_chars, limits = sum(map(len, texts)), service.limits
     for found, most in ((len(texts), limits.max_texts), (n_chars, limits.max_chars)):
         if found > most:
-            raise Fault(400, f"Invalid request: request ({found}) exceeds text limit ({most})")
+            raise HTTPError(400, f"Invalid request: request ({found}) exceeds text limit ({most})")
 
 
 def check_bytes(service: Service, texts: list[str]) -> None:
-    """Fault, as DeepL's clients know it, if the texts are too many or their UTF-8 is too long together."""
+    """HTTPError, as DeepL's clients know it, if the texts are too many or their UTF-8 is too long together."""
     limits = service.limits
     n_bytes = sum(len(text.encode()) for text in texts)
     if len(texts) > limits.max_deepl_texts or n_bytes > limits.max_deepl_bytes:
-        raise Fault(
+        raise HTTPError(
             413,
             f"Request entity too large: {len(texts)} texts of {n_bytes} bytes; the most are {limits.max_deepl_texts} "
             f"texts and {limits.max_deepl_bytes} bytes",
@@ -224,24 +224,24 @@ def check_bytes(service: Service, texts: list[str]) -> None:
 
 
 def deepl_languages(service: Service, source: str, target: str) -> tuple[str, str]:
-    """Their codes as the models have them; "" as a source is auto. Fault in the words that DeepL's clients look for."""
+    """The models' codes of both; "" as a source is auto. HTTPError in the words that DeepL's clients look for."""
     known = service.codes
     src, tgt = "auto" if not source or is_auto(source) else known_code(source, known), known_code(target, known)
     for name, code in (("target_lang", tgt), ("source_lang", src)):
         if code not in known and (name, code) != ("source_lang", "auto"):
-            raise Fault(400, f"Value for '{name}' not supported: {code[:20]}")
+            raise HTTPError(400, f"Value for '{name}' not supported: {code[:20]}")
     if src != "auto" and not service.has(src, tgt):
-        raise Fault(400, f"Value for 'target_lang' not supported with source_lang={src[:20]}: {tgt[:20]}")
+        raise HTTPError(400, f"Value for 'target_lang' not supported with source_lang={src[:20]}: {tgt[:20]}")
     return src, tgt
 
 
 def known_languages(service: Service, source: str, target: str) -> tuple[str, str]:
-    """Their codes as the models have them; the source may be "auto". Fault if the server does not know one of them."""
+    """The models' codes of both; the source may be "auto". HTTPError if the server does not know one of them."""
     known = service.codes
     src, tgt = "auto" if is_auto(source) else known_code(source, known), known_code(target, known)
     for language in (src, tgt):
         if language not in known and (language, src) != ("auto", "auto"):
-            raise Fault(400, f"{language[:20]} is not supported")
+            raise HTTPError(400, f"{language[:20]} is not supported")
     return src, tgt
 
 
@@ -251,22 +251,22 @@ def is_auto(source: str) -> bool:
 
 
 def check_pair(service: Service, src: str, tgt: str) -> None:
-    """Fault unless the server translates from one to the other."""
+    """HTTPError unless the server translates from one to the other."""
     if not service.has(src, tgt):
-        raise Fault(400, f"{tgt[:20]} is not available as a target language from {src[:20]}")
+        raise HTTPError(400, f"{tgt[:20]} is not available as a target language from {src[:20]}")
 
 
 def check_key(service: Service, request: Request, fields: Mapping[str, Any]) -> None:
-    """Fault if the server has keys and the request has none of them."""
+    """HTTPError if the server has keys and the request has none of them."""
     if service.keys is None:
         return
     key: Any = header_key(request.headers.get("authorization", ""))
     if key is None:
         key = next((fields[name] for name in ("api_key", "apiKey", "auth_key") if fields.get(name)), "")
     if not key and not request.scope["path"].startswith(DEEPL_PATHS):
-        raise Fault(400, "Please contact the server operator to get an API key")
+        raise HTTPError(400, "Please contact the server operator to get an API key")
     if not isinstance(key, str) or not service.keys.holds(key.strip()):
-        raise Fault(403, "Invalid API key")
+        raise HTTPError(403, "Invalid API key")
 
 
 def header_key(authorization: str) -> str | None:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
-from heed.apps.serving.faults import DEEPL_PATHS
+from heed.apps.serving.http_error import DEEPL_PATHS
 
 Schema = dict[str, Any]
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])

@@ -14,9 +14,9 @@ from starlette.responses import Response, StreamingResponse
 
 from heed.apps.documents.formats.plain_text import TextDraft, write_text
 from heed.apps.documents.text.translation import LINE_ENDS_AS_SPACES
-from heed.apps.serving.faults import Fault
 from heed.apps.serving.fields import Alternatives, Code, Fields, Keep, Key, MayBeEmpty, Text, Texts, as_list
-from heed.apps.serving.requests import as_fault, check_pair, check_size, is_auto
+from heed.apps.serving.http_error import HTTPError
+from heed.apps.serving.requests import as_http_error, check_pair, check_size, is_auto
 from heed.apps.serving.service import Service
 from heed.apps.serving.specification import (
     COUNT,
@@ -59,7 +59,7 @@ class TranslateFields(Fields):
     def _is_plain(cls, value: Any) -> Any:
         if value != "text":
             where = "here; /translate takes it" if value == "html" else ""
-            raise Fault(400, f"{str(value)[:20]} format is not supported {where}".rstrip())
+            raise HTTPError(400, f"{str(value)[:20]} format is not supported {where}".rstrip())
         return value
 
 
@@ -79,7 +79,7 @@ class AttentionFields(Fields):
     @classmethod
     def _are_known(cls, value: Any) -> list[Any]:
         if any(name not in VIEWS for name in as_list(value)):
-            raise Fault(400, f"Invalid request: views parameter is not a list of {', '.join(VIEWS)}")
+            raise HTTPError(400, f"Invalid request: views parameter is not a list of {', '.join(VIEWS)}")
         return list(dict.fromkeys(as_list(value)))  # each once, however often it is named
 
 
@@ -114,7 +114,9 @@ async def translate(request: Request, service: Service, asked: TranslateFields) 
     service.check_room(pairs)
     drafts = await service.drafts(texts, pairs, keep=asked.keep)
     if len(prefix) * sum(len(draft.questions) for draft in drafts) > service.limits.max_chars:
-        raise Fault(400, f"the prefix, once for every sentence, has more than {service.limits.max_chars} characters")
+        raise HTTPError(
+            400, f"the prefix, given once for each sentence, has over {service.limits.max_chars} characters"
+        )
 
     # An error that comes before the first sentence still has a status of its own.
     lines = _lines(service, drafts, pairs, n_best=1 + asked.alternatives, prefix=prefix)
@@ -142,7 +144,7 @@ async def attention(request: Request, service: Service, asked: AttentionFields) 
     # All that can be refused before the work of translating. Room is checked again later: others may have taken it.
     pair = await _pair(service, asked, source)
     if pair not in service.engines:
-        raise Fault(400, "source and target are the same language")
+        raise HTTPError(400, "source and target are the same language")
     deadline = service.deadline()
     service.attention.check_room()
     check_size(service, [source])
@@ -161,7 +163,7 @@ async def attention(request: Request, service: Service, asked: AttentionFields) 
     service.attention.check_room()
     n_weights = _n_weights(translator, source, translation, views)
     if n_weights > MAX_WEIGHTS:
-        raise Fault(400, f"Invalid request: {n_weights:,} weights, more than {MAX_WEIGHTS:,}; ask for fewer views")
+        raise HTTPError(400, f"Invalid request: {n_weights:,} weights, more than {MAX_WEIGHTS:,}; ask for fewer views")
 
     # An error before the first weights still has a status of its own.
     parts = _parts(service, translator, source, translation, views, n_weights)
@@ -178,7 +180,7 @@ async def _pair(service: Service, asked: TranslateFields | AttentionFields, text
     only = next(iter(service.engines)) if len(service.engines) == 1 else ("auto", "")
     source, target = asked.source or only[0], asked.target or only[1]
     if not target:
-        raise Fault(400, "Invalid request: missing target parameter")
+        raise HTTPError(400, "Invalid request: missing target parameter")
     source, target = known_code(source, service.codes), known_code(target, service.codes)
     if is_auto(source):
         source, _ = await service.detect_source(text, target)
@@ -216,7 +218,7 @@ async def _lines(
         except Exception as error:
             if not started:
                 raise
-            yield json.dumps({"error": as_fault(error).message}) + "\n"
+            yield json.dumps({"error": as_http_error(error).message}) + "\n"
             return
     yield '{"done":true}\n'
 
@@ -230,7 +232,7 @@ async def _with_first(first: str, lines: AsyncGenerator[str]) -> AsyncGenerator[
 
 def _check_length(text: str, views: list[View]) -> None:
     if views and len(text) > MAX_ATTENTION_CHARS:
-        raise Fault(400, f"Invalid request: more than {MAX_ATTENTION_CHARS} characters to look at")
+        raise HTTPError(400, f"Invalid request: more than {MAX_ATTENTION_CHARS} characters to look at")
 
 
 async def _parts(

@@ -1,12 +1,12 @@
-"""Faults of requests."""
+"""What a request is refused with."""
 
 from collections.abc import Mapping
 
 DEEPL_PATHS = ("/v2/", "/v3/")  # where errors are in DeepL's form
 
 
-class Fault(Exception):
-    """A fault of a request: an HTTP status and one line."""
+class HTTPError(Exception):
+    """A refused request: an HTTP status and one line."""
 
     def __init__(self, status: int, message: str, headers: Mapping[str, str] | None = None):
         super().__init__(message)
