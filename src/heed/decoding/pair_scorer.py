@@ -52,7 +52,7 @@ class PairScorer(PickledByValue):
                     f"line {number:,}: {longest:,} positions to score, but the model has "
                     f"max_positions={min(learned):,}; leave the line out."
                 )
-        return [found[len(forced) :] for found in pair_log_probs(self.models, pairs, self.tokenizer.special)]
+        return [log_probs[len(forced) :] for log_probs in pair_log_probs(self.models, pairs, self.tokenizer.special)]
 
     def source_ids(self, texts: list[str]) -> list[list[int]]:
         """The ids of whole texts, with those in front that tell the languages."""

@@ -29,5 +29,5 @@ class Translation:
 
 def without_blank(translation: Translation) -> Translation | None:
     """The best of its alternatives that is not blank, with the others that are not; None if there is none."""
-    found = tuple(one for one in translation.alternatives or (translation,) if not is_blank(one.text))
-    return replace(found[0], alternatives=found, n_pieces=translation.n_pieces, is_best=False) if found else None
+    worded = tuple(one for one in translation.alternatives or (translation,) if not is_blank(one.text))
+    return replace(worded[0], alternatives=worded, n_pieces=translation.n_pieces, is_best=False) if worded else None

@@ -214,10 +214,10 @@ class Translator(PairScorer):
         several = [texts] if isinstance(texts, str) else list(texts)
         check_texts(texts=several)
         with progress("Translating", total=len(several), unit="lines") as task:
-            found = list(
+            translations = list(
                 self.stream(several, n_best=n_best, prefix=prefix, sampling=sampling, utility=utility, task=task)
             )
-        return found[0] if isinstance(texts, str) else found
+        return translations[0] if isinstance(texts, str) else translations
 
     def stream(
         self,
@@ -300,7 +300,7 @@ class Translator(PairScorer):
             if utility is None:
                 translation = self.joined(text, results)
             else:
-                ranked = [self._rank(found, utility, drawn=sampling is not None)[:n_best] for found in results]
+                ranked = [self._rank(drafts, utility, drawn=sampling is not None)[:n_best] for drafts in results]
                 translation = self._join_by_utility(text, ranked)
             number = next(results_numbers)
             if keep_words and is_blank(translation.text) and not is_blank(text):
@@ -336,8 +336,8 @@ class Translator(PairScorer):
         """The parts of a source that the vocabulary lacks."""
         text, spans = self._with_spans(text)
         ids = self._text_tokenizer.encode(text)
-        found = zip(ids, spans, strict=False)  # an id at the end may have no span
-        return " ".join(text[start:end] for i, (start, end) in found if i == self.tokenizer.special.unk)
+        tokens = zip(ids, spans, strict=False)  # an id at the end may have no span
+        return " ".join(text[start:end] for i, (start, end) in tokens if i == self.tokenizer.special.unk)
 
     def _rank(self, hypotheses: list[Hypothesis], utility: Utility, *, drawn: bool) -> list[tuple[float, Hypothesis]]:
         """(expected utility, hypothesis) of each different text, best first; ties stay in the order found."""

@@ -70,11 +70,11 @@ def is_known(code: str) -> bool:
 def language_name(code: str) -> str:
     """Its English name, with a script or a region that it names; the code itself if there is none here."""
     parts = _parts(code)
-    if (found := table().get(parts.language)) is None:
+    if (language := table().get(parts.language)) is None:
         return code
-    script = "" if parts.script == found.script.lower() else parts.script.title()
+    script = "" if parts.script == language.script.lower() else parts.script.title()
     more = ", ".join(filter(None, (script, parts.region.upper())))
-    return f"{found.name} ({more})" if more else found.name
+    return f"{language.name} ({more})" if more else language.name
 
 
 def find_language(code: str, known: Collection[str]) -> str | None:
@@ -105,14 +105,14 @@ def known_code(code: str, known: Collection[str]) -> str:
 
 def short_codes(codes: Iterable[str]) -> dict[str, str]:
     """Each code by a shorter one: of ISO 639-1 if there is one, a script that is not the usual one, a region."""
-    found: dict[str, str] = {}
+    by_short: dict[str, str] = {}
     for code in codes:
         parts = _parts(code)
         usual = table()[parts.language].script.lower() if parts.language in table() else ""
         script = "" if parts.script == usual else parts.script.title()
         short = "-".join(filter(None, (parts.language, script, parts.region.upper())))
-        found[code if short in found else short] = code
-    return found
+        by_short[code if short in by_short else short] = code
+    return by_short
 
 
 class Languages(Settings):
@@ -181,8 +181,8 @@ def _one_of(code: str | None, known: list[str], side: str, word: str) -> str:
             f"the model translates {word} {len(known)} languages: name the {side} language (--{word} CODE, in Python "
             f"{side}=…), one of {_some_of(known)}."
         )
-    if (found := find_language(code, known)) is not None:
-        return found
+    if (exact := find_language(code, known)) is not None:
+        return exact
     by_name = {language_name(one).lower(): one for one in known}
     if (named := by_name.get(code.strip().lower())) is not None:
         return named

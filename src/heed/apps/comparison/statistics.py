@@ -169,7 +169,7 @@ def compare(
     # The breakdown by word frequency.
     words = [_words(bleu, lines) for lines in (references, *(lines for _, lines in systems))]
     frequencies = _frequencies(
-        words[0], words[1:], counted=words[0] if training_text is None else _stream(bleu, training_text)
+        words[0], words[1:], text=words[0] if training_text is None else _stream(bleu, training_text)
     )
     # Whole systems: scores, intervals and significance.
     scores, signatures, n_resamples = _test_systems(systems, references, metrics, seed)
@@ -438,9 +438,12 @@ def _by_length(
 
 
 def _frequencies(
-    references: Sequence[Sequence[str]], systems: Sequence[Sequence[Sequence[str]]], *, counted: Iterable[Sequence[str]]
+    references: Sequence[Sequence[str]],
+    systems: Sequence[Sequence[Sequence[str]]],
+    *,
+    text: Iterable[Sequence[str]],
 ) -> list[FrequencyGroup]:
-    """Word recall and F1 by how often a word occurs in the counted text; groups without a reference word are left out.
+    """Word recall and F1 by how often a word occurs in `text`; groups without a reference word are left out.
 
     A word is found as often as its sentence's translation and reference both have it.
     """
@@ -448,7 +451,7 @@ def _frequencies(
     wanted = {word for lines in (references, *systems) for line in lines for word in line}
     counts: Counter[str] = Counter()
     n_lines = 0
-    for line in counted:
+    for line in text:
         n_lines += 1
         counts.update(word for word in line if word in wanted)
     if not n_lines:

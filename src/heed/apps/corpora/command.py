@@ -33,15 +33,15 @@ def data_list(as_json: JSON = False) -> None:
     if as_json:
         print_json(listed)
         return
-    for facts in listed:
-        pairs = ", ".join(f"{src}-{tgt}" for src, tgt in facts["languages"])
-        unknown = "nothing to download" if facts["file"] else "size unknown"
-        size = f"{facts['download_bytes'] / 1e6:,.0f} MB" if facts["download_bytes"] else unknown
-        show(f"{facts['name']}: {facts['title']}")
-        show(f"  {pairs}; {', '.join(facts['variants'])}; {size}")
-        show(f"  {facts['licence']}")
-        if facts["file"]:
-            show(f"  added: {facts['file']}")
+    for corpus in listed:
+        pairs = ", ".join(f"{src}-{tgt}" for src, tgt in corpus["languages"])
+        unknown = "nothing to download" if corpus["file"] else "size unknown"
+        size = f"{corpus['download_bytes'] / 1e6:,.0f} MB" if corpus["download_bytes"] else unknown
+        show(f"{corpus['name']}: {corpus['title']}")
+        show(f"  {pairs}; {', '.join(corpus['variants'])}; {size}")
+        show(f"  {corpus['licence']}")
+        if corpus["file"]:
+            show(f"  added: {corpus['file']}")
 
 
 @data_app.command("add", cls=Verb, epilog="Example: heed data add proceedings.toml")
