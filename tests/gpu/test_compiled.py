@@ -50,3 +50,44 @@ def test_further_shapes_of_a_batch_compile_no_further_graph(options):
     assert done.returncode == 0, done.stderr[-3000:]
     after_two_shapes, after_five = map(int, done.stdout.split())
     assert 1 <= after_two_shapes <= 2 and after_five == after_two_shapes
+
+
+# The passes of a GPU on a CPU, whose attention is the tests' own; their regions are compiled by a backend that changes
+# nothing.
+PASSES = """
+import tests.gpu.losses, tests.gpu.varlen
+import torch
+from torch._dynamo.utils import counters
+from heed.backends.gpu.network import Regions
+from heed.backends.gpu.packing import Sentences
+from heed.backends.gpu.passes import GpuPasses
+from heed.backends.training_protocol import PassSettings
+from heed.data.batches.batch import make_batch
+from heed.model.architecture import Architecture
+from heed.model.transformer import Transformer
+from heed.runtime.device import Machine
+from heed.text.tokenizer import SpecialIds
+from heed.training.step import MasterWeights
+
+model = Transformer(Architecture(n_layers=2, d_model=32, d_ff=64, n_heads=4, dropout=0.0), 101)
+weights = MasterWeights(model, Machine(torch.device("cpu"), torch.bfloat16, "test"))
+weights.model.train()
+settings = PassSettings(0.1)
+passes = GpuPasses(weights.model, weights.sums.scalars[:2], settings, Regions(lambda name: "eager"))
+passes.reserve(400, 40)
+shapes, n_graphs = set(), []
+for n_sentences, length in ((10, 30), (100, 2)):
+    batch = make_batch([([5] * length, [6] * length)] * n_sentences, SpecialIds(), rows=None)
+    shapes |= passes.shapes([batch])
+    passes.run([batch], scale=1.0)
+    n_graphs.append(counters["stats"]["unique_graphs"])
+print(len(shapes), *n_graphs)
+"""
+
+
+@pytest.mark.slow
+def test_passes_of_another_number_of_sequences_compile_no_further_graph():
+    done = subprocess.run([sys.executable, "-c", PASSES], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    n_shapes, of_first, of_both = map(int, done.stdout.split())
+    assert n_shapes == 2 and of_both == of_first > 0

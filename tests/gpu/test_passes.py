@@ -217,7 +217,8 @@ def test_two_hundred_batches_take_four_graphs_and_no_wait(emulated, corpus):
     assert emulated.n_allocations == before
     # Recording waits for the device, and so does a step's own result once it is asked for.
     assert emulated.places() <= PASSES.keys()
-    assert 1 < emulated.n_recordings <= len(shapes) + 1 <= 4
+    n_recordings = emulated.n_recordings - 1  # one is compared with the plain network before the first step
+    assert 1 < n_recordings <= len(shapes) + 1 <= 4
 
 
 def test_work_that_waits_for_the_device_cannot_be_recorded(emulated):
@@ -314,6 +315,56 @@ def test_passes_with_other_gradients_than_the_plain_networks_are_not_taken(emula
         training.fit()
     assert "gradients differ from the plain network's by" in caplog.text
     assert training.weights.passes(training.settings) is None
+
+
+def wrongly_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regions compiled as if the forward pass were right and the backward one twice as large."""
+
+    def region(function: Any, compiler: Any) -> Any:
+        def compiled(*arguments: Any) -> Tensor:
+            y = function(*arguments)
+            return 2 * y - y.detach()
+
+        return function if compiler is None else compiled
+
+    monkeypatch.setattr("heed.backends.gpu.training.compiles_layers", lambda: True)
+    monkeypatch.setattr("heed.backends.gpu.network._region", region)
+
+
+def wrongly_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Recordings as if they read memory that is no longer theirs."""
+    from heed.backends.gpu.capture import Captured
+
+    def replay(self: Any) -> None:
+        self._graph.replay()
+        self._graph.replay()
+
+    monkeypatch.setattr(Captured, "replay", replay)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("break_passes", [wrongly_compiled, wrongly_recorded])
+def test_passes_that_are_compiled_or_recorded_wrongly_are_not_taken(
+    emulated, corpus, monkeypatch, caplog, break_passes
+):
+    arch = architecture(n_layers=1, dropout=0.1)
+    break_passes(monkeypatch)
+    training = Training.begin(corpus, arch, CUDA, torch.bfloat16)
+    with caplog.at_level(logging.WARNING):
+        training.fit()
+    assert "compiled or recorded, their gradients differ from the plain network's by" in caplog.text
+    assert training.weights.passes(training.settings) is None
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("settings", [SETTINGS, TWO_PASSES], ids=["once", "twice"])
+def test_passes_stay_the_plain_networks_while_the_weights_are_trained(emulated, corpus, caplog, settings):
+    training = Training.begin(corpus, architecture(dropout=0.1), CUDA, torch.bfloat16, settings)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(5):
+            training.fit()
+            training.losses(10)
+    assert not caplog.text and training.weights.passes(training.settings) is not None
 
 
 def test_passes_of_all_shapes_are_recorded_into_one_pool_on_one_stream(emulated, corpus):

@@ -102,6 +102,9 @@ class TrainingPasses(Protocol):
     def run_as_written(self, batches: Sequence[Batch], *, scale: float) -> None:
         """Runs passes by the model as it is, with nothing prepared, for comparisons with the plain network."""
 
+    def run_once(self, batches: Sequence[Batch], *, scale: float) -> None:
+        """Runs passes prepared for the model's present mode, for comparisons; gives back what was prepared."""
+
     def shapes(self, batches: Sequence[Batch]) -> set[Hashable]:
         """The shapes of the passes that these batches take, each of which is prepared once."""
 

@@ -86,6 +86,13 @@ class GpuPasses:
             self._send(part, _Kind(shape, words, None), scale)
             self._compute(PassInputs.of(words, shape), shape, Regions(lambda name: None))
 
+    def run_once(self, batches: Sequence[Batch], *, scale: float) -> None:
+        self.release()  # what is recorded for another mode draws other dropout
+        try:
+            self.run(batches, scale=scale)
+        finally:
+            self.release()
+
     def shapes(self, batches: Sequence[Batch]) -> set[Hashable]:
         return {shape for _, shape in self._parts(batches)}
 
@@ -180,6 +187,9 @@ class GpuPasses:
                 torch.cat([x, x]) for x in (src, tgt_in, src_positions, tgt_positions)
             )
             src_starts, tgt_starts = (torch.cat([x, x[1:] + shape.capacity]) for x in (src_starts, tgt_starts))
+        for starts in (src_starts, tgt_starts):
+            # Else a region would be compiled anew for the second number of sequences.
+            torch._dynamo.maybe_mark_dynamic(starts, 0)
         dropout = model.dropout.effective_rate
         x = regions.embed(
             *(model.src_embedding.weight, self._tables["src"], src, src_positions),
