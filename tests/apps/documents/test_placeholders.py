@@ -49,7 +49,8 @@ def test_what_is_no_word_is_kept(text):
     "text",
     ["100%ig", "50 % des Preises", "5% off", "cost $5", "AT&T; x", "and/or", "24/7", "a < b > c", "{a b}",
      "the end.Now", "<john doe>", "r&d", "1/2", "note: this", "3.5", "U.S.A.", "#1 song", "C# code", "me @ home",
-     "at 10:30:15", "#12", "see: that: this", "[A]", "[1]", "## Title ##"],
+     "at 10:30:15", "#12", "see: that: this", "[A]", "[1]", "## Title ##",
+     "5%1", "%1.5", "%12", "Tel: 12", "version 1.2.3", "[[x]]"],
 )  # fmt: skip
 def test_words_and_numbers_are_no_placeholders(text):
     assert not KEPT.search(text)

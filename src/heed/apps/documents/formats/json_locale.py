@@ -23,7 +23,7 @@ _SPACE = re.compile(r"[ \t\r\n]*+")
 _STRING = re.compile(r'"(?:[^"\\\x00-\x1f]|\\(?:["\\/bfnrt]|u[0-9A-Fa-f]{4}))*+"')
 _OTHER = re.compile(r"-?(?:0|[1-9]\d*+)(?:\.\d++)?+(?:[eE][-+]?\d++)?+|true|false|null")
 # Beside what every format keeps: references to other texts, and Chrome's names.
-_ATOMS = re.compile(r"\$t\([^()]{1,200}\)|\$[A-Za-z0-9_@]{1,60}\$")
+_ATOMS = re.compile(r"\$[A-Za-z0-9_@]{1,60}\$")
 _LANGUAGES = ("@@locale", "locale", "lang", "language")  # keys whose value names the file's language
 _QUOTED_ARGUMENT = re.compile(r"(?<!')'(?=[{}])")
 # Of objects that describe a text, the one that is shown.

@@ -33,7 +33,7 @@ def _any_of(kinds: Iterable[AtomKind]) -> re.Pattern[str]:
 ADDRESS = _any_of(kind for kind in ATOM_KINDS if kind.is_address)
 KEPT, _KEPT_IN_CASES = _any_of(ATOM_KINDS), _any_of((*ATOM_KINDS, _NUMBER))
 # Every atom has one of these, which most texts have not: looking for them takes a thirtieth of the time.
-_SIGNS = re.compile(r"[@#$%&{\[<\\/:_]|\.\S")
+_SIGNS = re.compile(r"[@#$%&{\[⟦<\\/:_]|\.\S")
 MAX_PAIRS = 100  # of tags in a text; more are no elements, each tag stands for itself
 MAX_BETWEEN = 500  # characters between the two tags of an element
 
