@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from heed.apps.documents.formats.directives import FORMAT, has_the_same, in_order
 from heed.apps.documents.formats.office_runs import flat
 from heed.apps.documents.formats.plurals import has_form_for_one, plural_rule
-from heed.apps.documents.formats.texts import texts_job
+from heed.apps.documents.formats.texts import texts_job, with_read
 from heed.apps.documents.formats.words_in_markup import WordsInMarkup
 from heed.apps.documents.formats.xml_texts import TextReader, XMLRules
 from heed.apps.documents.formats.xml_tokens import XMLDocument, read_xml, write_xml
@@ -47,10 +47,12 @@ def android_job(
     texts = list(_texts(document))
     reader = TextReader(document, _RULES, WordsInMarkup(document.raw(0, len(document.tokens))))
     asked = [text for text in texts if not known.get(text.key)]
-    items = [_read(reader.text(text.place + 1, document.tokens[text.place].end)) for text in asked]
-    found = yield from texts_job(items, options)
+    items = [
+        with_read(reader.text(text.place + 1, document.tokens[text.place].end), _ESCAPE, _read_escape) for text in asked
+    ]
+    translated = yield from texts_job(items, options)
 
-    for text, before, after in zip(asked, items, found, strict=True):
+    for text, before, after in zip(asked, items, translated, strict=True):
         source = document.raw(text.place + 1, document.tokens[text.place].end)
         words = source if flat(before) == flat(after) else in_order(source, _write(after), FORMAT)
         known[text.key] = source if words is None else words
@@ -97,26 +99,14 @@ def _texts(document: XMLDocument) -> Iterator[_Text]:
             name, number = f"{token.local} {token.attributes.get('name', '')}", 0
 
 
-def _read(items: list[Item]) -> list[Item]:
-    """The items with Android's escapes resolved; line ends and quotes that it does not show are tags."""
-    found: list[Item] = []
-    for item in items:
-        if not isinstance(item, str):
-            found.append(item)
-            continue
-        last = 0
-        for match in _ESCAPE.finditer(item):
-            found.append(item[last : match.start()])
-            code, sign = match.groups()
-            if code:
-                found.append(Tag("spelling", match[0], text=chr(int(code, 16))))
-            elif sign in ("'", '"', "\\"):
-                found.append(sign)
-            else:
-                found.append(Tag("cut" if sign in ("n", "t") or match[0] == '"' else "atom", match[0]))
-            last = match.end()
-        found.append(item[last:])
-    return [item for item in found if item != ""]
+def _read_escape(match: re.Match[str]) -> Item:
+    """What an escape of Android's stands for; line ends and quotes that it does not show are tags."""
+    code, sign = match.groups()
+    if code:
+        return Tag("spelling", match[0], text=chr(int(code, 16)))
+    if sign in ("'", '"', "\\"):
+        return sign
+    return Tag("cut" if sign in ("n", "t") or match[0] == '"' else "atom", match[0])
 
 
 def _write(items: list[Item]) -> str:

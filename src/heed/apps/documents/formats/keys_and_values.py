@@ -37,11 +37,11 @@ def _values_job(
         {} if earlier is None else {value.key: value.text for value in read(earlier, "the earlier file") if value.text}
     )
     asked = [value for value in values if value.key not in known and needs_translation(value.text)]
-    found = yield from strings_job([value.text for value in asked], options)
+    translated = yield from strings_job([value.text for value in asked], options)
     # A text whose directives would be filled wrongly stays in its language. A key may stand in a file twice.
     made = {
         value.start: in_order(value.text, words, FORMAT) or value.text
-        for value, words in zip(asked, found, strict=True)
+        for value, words in zip(asked, translated, strict=True)
     }
     edits = []
     for value in values:

@@ -1,7 +1,7 @@
 """Texts at places of a document: each is translated as a text of its own, and all other bytes of the document stay."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -35,38 +35,38 @@ def edited(document: str, edits: Iterable[Edit]) -> str:
 def texts_job(texts: Sequence[Sequence[Item]], options: DocumentOptions) -> TranslationJob[list[list[Item]]]:
     """The items of each text in the other language; all sentences are asked for at once."""
     marked = [item for text in texts for item in (*text, Tag("cut", _End()))]
-    found: list[list[Item]] = []
+    translated: list[list[Item]] = []
     own: list[Item] = []
     for item in (yield from items_job(marked, options)):
         if isinstance(item, Tag) and isinstance(item.markup, _End):
-            found.append(own)
+            translated.append(own)
             own = []
         else:
             own.append(item)
-    return found
+    return translated
 
 
 def strings_job(
     strings: Sequence[str], options: DocumentOptions, *, patterns: Sequence[re.Pattern[str] | None] = ()
 ) -> TranslationJob[list[str]]:
     """Each string in the other language, read as plain text. patterns: of what stays in each, besides all atoms."""
-    chosen = patterns or [None] * len(strings)
-    texts = [_with_atoms(read_text(text), pattern) for text, pattern in zip(strings, chosen, strict=True)]
+    texts = [read_text(text) for text in strings]
+    for place, pattern in enumerate(patterns):
+        if pattern:
+            texts[place] = with_read(texts[place], pattern, lambda match: Tag("atom", match[0], text=match[0]))
     return [write_text(text) for text in (yield from texts_job(texts, options))]
 
 
-def _with_atoms(items: list[Item], pattern: re.Pattern[str] | None) -> list[Item]:
-    """The items, where what the pattern matches stays as it is and is read with its sentence."""
-    if pattern is None:
-        return items
-    found: list[Item] = []
+def with_read(items: Sequence[Item], pattern: re.Pattern[str], read: Callable[[re.Match[str]], Item]) -> list[Item]:
+    """The items, with what `read` makes of each match of the pattern in their words."""
+    pieces: list[Item] = []
     for item in items:
         if not isinstance(item, str):
-            found.append(item)
+            pieces.append(item)
             continue
         last = 0
         for match in pattern.finditer(item):
-            found += [item[last : match.start()], Tag("atom", match[0], text=match[0])]
+            pieces += [item[last : match.start()], read(match)]
             last = match.end()
-        found.append(item[last:])
-    return [item for item in found if item != ""]
+        pieces.append(item[last:])
+    return [piece for piece in pieces if piece != ""]

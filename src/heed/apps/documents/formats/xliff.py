@@ -8,7 +8,6 @@ from heed.apps.documents.formats.texts import texts_job
 from heed.apps.documents.formats.words_in_markup import WordsInMarkup
 from heed.apps.documents.formats.xml_texts import TextReader, XMLRules
 from heed.apps.documents.formats.xml_tokens import XMLDocument, XMLToken, read_xml, write_xml
-from heed.apps.documents.text.items import Item
 from heed.apps.documents.text.translation import DocumentOptions, TranslationJob
 from heed.errors import HeedError
 
@@ -60,16 +59,16 @@ def xliff_job(
     units = [unit for unit in _units(document) if not _is_translated(document, unit)]
     inner = WordsInMarkup(document.raw(0, len(document.tokens)))
     reader = TextReader(document, _RULES, inner)
-    texts: list[list[Item]] = []
-    for unit in units:
-        asked = reader.text(unit.segments + 1, document.tokens[unit.segments].end) if unit.key not in known else []
-        texts.append(asked)
-    found = yield from texts_job(texts, options)
+    texts = [
+        [] if unit.key in known else reader.text(unit.segments + 1, document.tokens[unit.segments].end)
+        for unit in units
+    ]
+    translated = yield from texts_job(texts, options)
 
     edits: dict[int, tuple[int, str]] = {}
     tokens = document.tokens
     state = "" if is_new else ' state="needs-review-translation"'
-    for unit, items in zip(units, found, strict=True):
+    for unit, items in zip(units, translated, strict=True):
         words = known.get(unit.key) or write_xml(items)
         tag = _NAME.match(tokens[unit.source].markup)
         assert tag
@@ -98,8 +97,8 @@ def _version(document: XMLDocument, name: str) -> str:
     root = next((token for token in document.tokens if token.kind == "open"), None)
     version = root.attributes.get("version", "") if root and root.local == "xliff" else ""
     if version[:1] not in ("1", "2"):
-        found = f"{root.local[:40] if root else ''} {version[:10]}".strip()
-        raise HeedError(f"{name}: no XLIFF 1.2 or 2: its root is {found}.")
+        kind = f"{root.local[:40] if root else ''} {version[:10]}".strip()
+        raise HeedError(f"{name}: no XLIFF 1.2 or 2: its root is {kind}.")
     return version[:1]
 
 
