@@ -50,7 +50,7 @@ ROOMS = {
     "tests": 42_140,
 }
 MOST_LINES_BESIDE_ROOMS = 890  # apps/commands.py and the files directly in src/heed
-MOST_OPTIONS = 333  # of all commands, as docs/reference/commands.md lists them
+MOST_OPTIONS = 334  # of all commands, as docs/reference/commands.md lists them
 MOST_SETTINGS = 107  # of a recipe, as docs/reference/settings.md lists them
 LONGEST_FUNCTION = 100  # lines
 # The options of a command are its parameters, one or more lines each; a search's loop is read as one.

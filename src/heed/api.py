@@ -67,7 +67,7 @@ def train(
     saved. Under torchrun the evaluations are the first worker's; the others have none.
     """
     from heed.model.networks import give
-    from heed.runs.tracking import Tracker
+    from heed.runs.tracking import train_tracked
     from heed.runs.train import train_recipe
     from heed.training.callbacks import Callbacks
 
@@ -76,16 +76,11 @@ def train(
     if network is not None:
         wanted = wanted.model_copy(update={"model": wanted.model.model_copy(update={"network": give(network)})})
     callbacks = Callbacks(on_step, on_validation)
-    if track is None or os.environ.get("RANK", "0") != "0":  # of several processes the first one reports
-        evaluations = train_recipe(wanted, run, Corpora(Path(corpora), mirror, report), callbacks=callbacks)
+    downloads = Corpora(Path(corpora), mirror, report)
+    if track is None:
+        evaluations = train_recipe(wanted, run, downloads, callbacks=callbacks)
     else:
-        tracker, trained = Tracker(track, wanted, run, project=project), None
-        try:
-            callbacks = tracker.callbacks(callbacks)
-            evaluations = train_recipe(wanted, run, Corpora(Path(corpora), mirror, report), callbacks=callbacks)
-            trained = run / "model"
-        finally:
-            tracker.finish(trained)
+        evaluations = train_tracked(wanted, run, downloads, board=track, project=project, callbacks=callbacks)
     return TrainedRun(run / "model", tuple(evaluations))
 
 

@@ -25,11 +25,38 @@ def test_two_groups_are_compared_with_pooled_variance():
     assert alone.value == 3.5 and alone.p is None
 
 
+# Has the interface of Weights & Biases, and writes what it is told to a file.
+BOARD = """
+Table = dict
+
+def init(name, **about):
+    write(f"init {name}")
+
+def log(numbers, step=None):
+    write(*(f".{name}" for name in numbers))
+
+def finish():
+    write("end")
+
+def write(*lines):
+    with open("reported", "a") as file:
+        file.writelines(f"{line}\\n" for line in lines)
+"""
+
+
 @pytest.mark.slow
 def test_seeds_are_trained_in_turn_and_compared_with_another_group(tmp_path, heed):
     write(tmp_path, numbers(120))
     files = ["train", "--src", "corpus.en", "--tgt", "corpus.de", "--seeds", 2, *SMALL]
-    first = heed(*files, "--run", "a", "--json", cwd=tmp_path)
+    refused = heed(*files, "--track", "comet", cwd=tmp_path)
+    assert refused.returncode == 1 and refused.stderr == "heed: --track comet: expected trackio or wandb.\n"
+    (tmp_path / "board").mkdir()
+    (tmp_path / "board" / "wandb.py").write_text(BOARD)
+    tracked = {"env": {"PYTHONPATH": str(tmp_path / "board")}}
+    first = heed(*files, "--run", "a", "--track", "wandb", "--json", cwd=tmp_path, **tracked)
+    reported = (tmp_path / "reported").read_text().split("\n")
+    assert [line for line in reported if line[:1] != "."] == ["init a/seed-1", "end", "init a/seed-2", "end", ""]
+    assert {".train/loss", ".dev/loss", ".samples"} <= set(reported)
     scores = json.loads(first.stdout)["scores"]
     assert len(scores["dev/chrf"]) == 2 and len(set(scores["dev/perplexity"])) == 2  # each seed has its own weights
     again = heed(*files, "--run", "a", cwd=tmp_path)

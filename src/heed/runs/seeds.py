@@ -2,14 +2,13 @@
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from heed.data.corpora.download import Corpora
 from heed.errors import HeedError
 from heed.runs.recipe import Recipe, read_recipe
-from heed.runs.train import train_recipe
 from heed.training.logbook import read_entries
 
 LAST = "(last checkpoint)"  # how names of scores end that are not the kept model's
@@ -30,10 +29,13 @@ class Difference:
     p: float | None
 
 
-def train_seeds(recipe: Recipe, run: Path, n_seeds: int, corpora: Corpora) -> Group:
+def train_seeds(
+    recipe: Recipe, run: Path, n_seeds: int, corpora: Corpora, *, train: Callable[[Recipe, Path, Corpora], object]
+) -> Group:
     """Trains a recipe with training.seed = 1 to n_seeds in run/seed-N, and returns the scores of the kept models.
 
-    Finished runs are not trained again; an interrupted one is resumed.
+    train: train_recipe, or one that reports to a tracker. Finished runs are not trained again; an interrupted one is
+    resumed.
     """
     for seed in range(1, n_seeds + 1):
         folder = run / f"seed-{seed}"
@@ -42,7 +44,7 @@ def train_seeds(recipe: Recipe, run: Path, n_seeds: int, corpora: Corpora) -> Gr
         if folder.is_dir() and _scores(folder) and _is_same(read_recipe(folder), seeded):
             continue
         corpora.report(f"Seed {seed} of {n_seeds}: {folder}.")
-        train_recipe(seeded, folder, corpora)
+        train(seeded, folder, corpora)
     return scores_of_seeds(run)
 
 

@@ -1,12 +1,46 @@
 """A run in a tracker of experiments: Trackio, or Weights & Biases, whose interface Trackio has."""
 
+import os
 from dataclasses import asdict
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from heed.data.corpora.download import Corpora
 from heed.decoding.translator import Translator
+from heed.errors import HeedError
 from heed.runs.recipe import Recipe
+from heed.runs.tasks.evaluation import Evaluation
+from heed.runs.train import train_recipe
 from heed.training.callbacks import Callbacks, StepRecord, ValidationRecord
+
+BOARDS = ("trackio", "wandb")
+
+
+def board_named(name: str) -> Any:
+    """The module of a tracker. HeedError if it is none of BOARDS, or not installed."""
+    if name not in BOARDS:
+        raise HeedError(f"--track {name}: expected {' or '.join(BOARDS)}.")
+    try:
+        return import_module(name)
+    except ImportError:
+        package = "'heed-mt[track]'" if name == "trackio" else name
+        raise HeedError(f"--track {name}: {name} is not installed; pip install {package}.") from None
+
+
+def train_tracked(
+    recipe: Recipe, run: Path, corpora: Corpora, *, board: Any, project: str, callbacks: Callbacks
+) -> list[Evaluation]:
+    """Trains as train_recipe does, and reports to a tracker."""
+    if os.environ.get("RANK", "0") != "0":  # of several processes the first one reports
+        return train_recipe(recipe, run, corpora, callbacks=callbacks)
+    tracker, trained = Tracker(board, recipe, run, project=project), None
+    try:
+        evaluations = train_recipe(recipe, run, corpora, callbacks=tracker.callbacks(callbacks))
+        trained = run / "model"
+    finally:
+        tracker.finish(trained)
+    return evaluations
 
 
 class Tracker:

@@ -2,13 +2,14 @@
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from heed.apps.cli.guesses import complete_recipe
+from heed.apps.cli.guesses import complete_recipe, one_of
 from heed.apps.cli.options import (
     JSON,
     ClusterOption,
@@ -93,6 +94,14 @@ def train(
             help="Train N times, with training.seed=1 to N, in RUN/seed-1 to RUN/seed-N; print means and deviations.",
         ),
     ] = None,
+    track: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TRACKER",
+            help="trackio or wandb, once installed: report settings, curves and sample translations to it.",
+            autocompletion=one_of("trackio", "wandb"),
+        ),
+    ] = None,
     dry_run: Annotated[
         bool,
         typer.Option("--dry-run", help="Check the recipe, estimate time and memory on this machine; write nothing."),
@@ -109,7 +118,13 @@ def train(
     from heed.runs.average import KEPT
     from heed.runs.recipe import is_run_folder, read_recipe, recipe_of_text
     from heed.runs.tasks.task import task_of
+    from heed.runs.tracking import board_named, train_tracked
     from heed.runs.train import train_recipe
+    from heed.training.callbacks import Callbacks
+
+    train_one: Callable[..., Any] = train_recipe
+    if track is not None:
+        train_one = partial(train_tracked, board=board_named(track), project="heed", callbacks=Callbacks())
 
     # A recipe from two text files, or one that exists; both give the same values.
     if recipe is None:
@@ -132,9 +147,9 @@ def train(
         return
     corpora = Corpora(directory, mirror, say)
     if seeds is not None:
-        _train_seeds(values, run, seeds, corpora, settings=settings or [], as_json=as_json)
+        _train_seeds(values, run, seeds, corpora, train=train_one, settings=settings or [], as_json=as_json)
         return
-    results = train_recipe(values, run, corpora)
+    results = train_one(values, run, corpora)
     if not results:  # one of several workers, and not the first
         return
     # What was learned, and commands to go on with.
@@ -155,13 +170,20 @@ def train(
 
 
 def _train_seeds(
-    recipe: "Recipe", run: Path, n_seeds: int, corpora: "Corpora", *, settings: Sequence[str], as_json: bool
+    recipe: "Recipe",
+    run: Path,
+    n_seeds: int,
+    corpora: "Corpora",
+    *,
+    train: Callable[..., Any],
+    settings: Sequence[str],
+    as_json: bool,
 ) -> None:
     from heed.runs.seeds import table, train_seeds
 
     if any(text.partition("=")[0].strip() == "training.seed" for text in settings):
         raise HeedError("--seeds sets training.seed to 1, 2, 3 …; leave out --set training.seed.")
-    group = train_seeds(recipe, run, n_seeds, corpora)
+    group = train_seeds(recipe, run, n_seeds, corpora, train=train)
     if as_json:
         print_json({"run": str(run), "scores": {f"{of}/{metric}": values for (of, metric), values in group.items()}})
         return
