@@ -73,6 +73,24 @@ LINES = "".join(f"line {i}\n" for i in range(20))
         ("score M text.en text.de", "heed score M --src text.en --tgt text.de"),
         ("import nothing", "no such file or folder"),
         ("serve M --gpu", "did you mean --device?"),
+        ("translate M/tokenizer.json", "name the folder: heed translate M"),
+        ("translate M --num-beams 5", "did you mean --beam?"),
+        ("translate M --temperature 0.5", "did you mean --sample?"),
+        ("translate M --source-lang en", "did you mean --from?"),
+        ("evaluate M text.en", "heed evaluate M --src text.en --ref TRANSLATIONS"),
+        ("evaluate M --src text.en --ref text.de --metric comet", "heed compare --comet MODEL"),
+        ("export M out --format ct2", "did you mean --to?"),
+        ("import opus-mt-en-de --offline", "HF_HUB_OFFLINE=1"),
+        ("train base", "--set preset=base"),
+        ("train demo", "heed demo"),
+        ("train multi30k-de-en", "multi30k-en-de trains the other direction with --set data.src=de"),
+        ("train --config my.toml", "RECIPE stands without an option"),
+        ("train --src text.en --tgt text.de --criterion x", "training.label_smoothing"),
+        ("train --src text.en --tgt text.de --learning-rate 1e-3", "did you mean --set training.learning_rate=…?"),
+        ("train --src text.en --tgt text.de --max-seq-len 100", "--set data.max_tokens=…"),
+        ("train --src text.en --tgt text.de --wandb", "did you mean --track?"),
+        ("train --src text.en --tgt text.de --track trackio", "pip install 'heed-mt[track]'"),
+        ("train --src text.en --tgt text.de --name one", "did you mean --run?"),
         ("eval M", "did you mean heed evaluate?"),
         ("download multi30k", "did you mean heed data get?"),
         ("evaluate M", "Example: heed evaluate"),
@@ -80,7 +98,7 @@ LINES = "".join(f"line {i}\n" for i in range(20))
 )
 def test_a_command_as_it_is_guessed_leads_on(heed, tmp_path, command, answer):
     (tmp_path / "M").mkdir()
-    for name in ("text.en", "text.de"):
+    for name in ("text.en", "text.de", "M/tokenizer.json"):
         (tmp_path / name).write_text(LINES)
     done = heed(*shlex.split(command), cwd=tmp_path)
     assert done.returncode in (1, 2) and answer in done.stderr and "Traceback" not in done.stderr, done.stderr

@@ -31,27 +31,36 @@ SYNONYMS = {
     "n_encoder_layers": "encoder_layers enc_layers enc_depth num_encoder_layers",
     "n_decoder_layers": "decoder_layers dec_layers dec_depth num_decoder_layers",
     "dropout": "dropout_rate drop transformer_dropout",
-    "share": "tied_embeddings tie_word_embeddings share_embeddings share_all_embeddings tied_softmax",
+    "share": "tied_embeddings tie_word_embeddings share_embeddings share_all_embeddings tied_softmax "
+    "tied_embeddings_all share_decoder_embeddings share_decoder_input_output_embed",
     "max_positions": "max_position_embeddings max_source_positions",
     "vocab_size": "vocab vocabulary bpe_codes num_merges merges src_vocab_size dim_vocabs vocabulary_size",
-    "beam_size": "beam num_beams beams",
+    "beam_size beam": "num_beams beams",
     "length_penalty": "lenpen alpha lp normalize beam_alpha",
     "max_extra_tokens max_tokens": "max_length max_len max_len_b max_new_tokens max_output_length",
-    "src": "source source_lang src_lang",
-    "tgt": "target target_lang tgt_lang trg",
-    "dev": "valid validation val valid_src valid_tgt valid_data validation_file validpref dev_src dev_tgt eval_data",
+    "max_tokens": "max_seq_len max_seq_length max_sequence_length max_sent_length src_seq_length max_source_length",
+    "src": "source",
+    "tgt": "target trg",
+    "src from": "source_lang src_lang source_language src_language from_lang",
+    "tgt to": "target_lang tgt_lang target_language tgt_language to_lang",
+    "dev": "valid validation val valid_src valid_tgt valid_data validation_file validpref dev_src dev_tgt eval_data "
+    "val_split dev_split valid_split validation_split",
     "tests": "test test_src test_tgt test_data testpref test_file",
     # Options of verbs.
     "run out": "output o output_dir output_file out_dir save_dir save model_dir save_model save_to save_path exp_dir",
-    "from": "source_language src_language from_lang",
-    "to": "target_language tgt_language to_lang",
+    "to": "format target_format output_format",
+    "recipe": "config c configuration config_file yaml",
+    "run": "name run_name exp_name experiment_name log_dir logdir experiment",
+    "track": "wandb trackio tracker report_to",
+    "sample": "temperature temp sampling do_sample",
+    "best_by": "metric_for_best_model best_checkpoint_metric early_stopping_metric eval_metric",
     "n_best": "nbest num_return_sequences n_hyps",
     "ref": "reference references refs gold r",
     "hyp": "hypothesis hypotheses translations sys system",
     "in": "input i",
     "model": "m checkpoint model_path",
     "device": "gpu cuda cpu use_gpu use_cuda",
-    "host": "address bind ip listen",
+    "host": "address bind ip listen public",
     "port": "p",
     "dry_run": "dryrun simulate estimate check",
     "preset": "arch architecture size",
@@ -68,6 +77,10 @@ ADVICE = {
     "training takes one GPU unasked, several by torchrun: torchrun --nproc-per-node 2 -m heed train RECIPE": "gpus "
     "n_gpus num_gpus ngpus n_gpu devices gpu_ids world_size distributed ddp nproc_per_node",
     "nothing that exists is replaced; choose another name, or move it away": "overwrite force f overwrite_output_dir",
+    "the loss is cross-entropy with training.label_smoothing (section 5.4)": "criterion loss_function loss_type",
+    "a batch is counted in tokens: training.batch_src_tokens and training.batch_tgt_tokens": "batch_type",
+    "every score is printed; heed compare --comet MODEL adds COMET": "metric metrics scorer",
+    "HF_HUB_OFFLINE=1 before the command keeps it off the network": "offline local_files_only",
     "OMP_NUM_THREADS=N before the command sets the number of threads": "threads num_threads n_threads cpu_threads",
     "messages are on standard error: 2> /dev/null hides them": "quiet q silent verbose v log_level",
 }
@@ -89,6 +102,8 @@ def names_meant(name: str, known: Sequence[str], *, cutoff: float = 0.6) -> list
 def names_of_meaning(name: str, known: Sequence[str]) -> list[str]:
     """The known names that mean the same as a name, without any that merely looks alike."""
     word = _word(name)
+    if exact := [each for each in known if each == word or each.endswith(f".{word}")]:
+        return exact
     ours = [own for own, theirs in SYNONYMS.items() if word in f"{own} {theirs}".split()]
     meant = [word, *(each for names in ours for each in names.split())]
     alike = [each for last in meant for each in known if each.rpartition(".")[2] == last]

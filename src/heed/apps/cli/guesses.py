@@ -36,6 +36,7 @@ FORMS = {
     "translate": ("heed translate {} < {}", "heed translate {} < {} > {}"),
     "parse": ("heed parse {} < {}", "heed parse {} < {} > {}"),
 }
+MODEL_FILES = ("model.safetensors", "config.json", "tokenizer.json")
 READERS = ("translate", "parse")  # of standard input
 INPUT = "i in input src source file text input-file src-file".split()
 OUTPUT = "o out output hyp tgt output-file".split()
@@ -45,10 +46,17 @@ def refuse_misplaced_files(verb: str, positional: Sequence[str]) -> None:
     """HeedError with the command that names them, if files or a text stand where the verb takes models or a recipe."""
     if verb not in FORMS or not positional:
         return
+    if file := next(
+        (each for each in positional if os.path.basename(each) in MODEL_FILES and os.path.isfile(each)), ""
+    ):
+        folder = shlex.quote(os.path.dirname(file) or ".")
+        raise HeedError(f"{file} is a file of a model folder; name the folder: heed {verb} {folder}")
     given = [shlex.quote(each) for each in positional]
     texts = [each for each in positional if os.path.isfile(each) and not each.endswith(".toml")]
     if verb != "evaluate" and texts[:1] == [positional[0]]:  # evaluate can do without a model, train has none
         given = [*given, "TRANSLATIONS"][:2] if verb == "train" else ["MODEL", *given]
+    if verb in ("evaluate", "score") and len(given) == 2 and os.path.isdir(positional[0]):
+        given.append("TRANSLATIONS")
     if verb in READERS and len(given) == 2 and not os.path.exists(positional[-1]) and os.path.isdir(positional[0]):
         raise HeedError(
             f"{positional[1]}: no such file or folder; text comes from standard input: echo {given[1]} | heed {verb} "

@@ -20,6 +20,16 @@ def recipe_file(name: str) -> Traversable:
     known = recipe_names()
     if name in known:
         return _folder() / f"{name}.toml"
+    if name == "demo":
+        raise HeedError("'demo' is no recipe: it makes its own text; run heed demo.")
+    if name.isidentifier() and (resources.files("heed") / "runs" / "presets" / f"{name}.toml").is_file():
+        raise HeedError(f"{name} is a preset, not a recipe: heed train --src SRC --tgt TGT --set preset={name}.")
+    *start, src, tgt = ["", "", *name.split("-")]
+    if (other := "-".join([*start[2:], tgt, src])) in known:
+        raise HeedError(
+            f"no recipe {shown(name)} comes with Heed; {other} trains the other direction with --set data.src={src} "
+            f"--set data.tgt={tgt}."
+        )
     here = [path for path in (f"{name}.toml", f"runs/{name}") if name and os.path.exists(path)]
     near = here or [each for each in known if name and each.startswith(name.lower())] or names_meant(name, known)
     hint = did_you_mean(map(cut, near)) or f"known: {', '.join(known)}."
