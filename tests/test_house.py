@@ -23,7 +23,7 @@ SRC = PROJECT / "src" / "heed"
 # The most lines of Python of each room. A change that needs more raises the figure, and its commit says why.
 ROOMS = {
     "apps/bench": 920,
-    "apps/cli": 740,
+    "apps/cli": 750,
     "apps/cluster": 1_450,
     "apps/comparison": 960,
     "apps/corpora": 120,
@@ -32,10 +32,10 @@ ROOMS = {
     "apps/paper": 2_190,
     "apps/parsing": 180,
     "apps/serving": 4_560,
-    "apps/training": 380,
+    "apps/training": 400,
     "apps/translation": 460,
     "apps/visualization": 590,
-    "backends": 6_130,
+    "backends": 6_150,
     "data": 6_980,
     "decoding": 2_500,
     "evaluation": 570,
@@ -43,13 +43,13 @@ ROOMS = {
     "model": 1_190,
     "model_folder": 620,
     "parsing": 1_830,
-    "runs": 2_620,
+    "runs": 2_670,
     "runtime": 1_520,
     "text": 2_310,
-    "training": 3_190,
-    "tests": 42_140,
+    "training": 3_200,
+    "tests": 42_280,
 }
-MOST_LINES_BESIDE_ROOMS = 890  # apps/commands.py and the files directly in src/heed
+MOST_LINES_BESIDE_ROOMS = 900  # apps/commands.py and the files directly in src/heed
 MOST_OPTIONS = 334  # of all commands, as docs/reference/commands.md lists them
 MOST_SETTINGS = 107  # of a recipe, as docs/reference/settings.md lists them
 LONGEST_FUNCTION = 100  # lines
