@@ -32,7 +32,7 @@ ROOMS = {
     "apps/paper": 2_190,
     "apps/parsing": 180,
     "apps/serving": 4_560,
-    "apps/training": 400,
+    "apps/training": 410,
     "apps/translation": 460,
     "apps/visualization": 590,
     "backends": 6_150,

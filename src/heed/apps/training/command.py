@@ -35,6 +35,16 @@ if TYPE_CHECKING:
     from heed.runs.tasks.evaluation import Evaluation
 
 
+TrackerOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TRACKER",
+        help="trackio or wandb, once installed: report settings, curves and sample translations to it.",
+        autocompletion=one_of("trackio", "wandb"),
+    ),
+]
+
+
 def demo(
     run: Annotated[Path, typer.Option(help="Run folder; the model is written to RUN/model.")] = Path("runs/demo"),
     as_json: JSON = False,
@@ -94,14 +104,7 @@ def train(
             help="Train N times, with training.seed=1 to N, in RUN/seed-1 to RUN/seed-N; print means and deviations.",
         ),
     ] = None,
-    track: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TRACKER",
-            help="trackio or wandb, once installed: report settings, curves and sample translations to it.",
-            autocompletion=one_of("trackio", "wandb"),
-        ),
-    ] = None,
+    track: TrackerOption = None,
     dry_run: Annotated[
         bool,
         typer.Option("--dry-run", help="Check the recipe, estimate time and memory on this machine; write nothing."),
@@ -118,14 +121,8 @@ def train(
     from heed.runs.average import KEPT
     from heed.runs.recipe import is_run_folder, read_recipe, recipe_of_text
     from heed.runs.tasks.task import task_of
-    from heed.runs.tracking import board_named, train_tracked
-    from heed.runs.train import train_recipe
-    from heed.training.callbacks import Callbacks
 
-    train_one: Callable[..., Any] = train_recipe
-    if track is not None:
-        train_one = partial(train_tracked, board=board_named(track), project="heed", callbacks=Callbacks())
-
+    train_one = _training(track)  # a tracker that is not installed is refused before any work
     # A recipe from two text files, or one that exists; both give the same values.
     if recipe is None:
         own = _recipe_of_files(src, tgt, src_language, tgt_language, settings or [])
@@ -167,6 +164,17 @@ def train(
     print("\nNext:")
     for command in task.next_commands(model, files):
         show(f"  {command}")
+
+
+def _training(track: str | None) -> Callable[..., Any]:
+    """Returns `train_recipe`, or what trains so and reports to this tracker."""
+    from heed.runs.tracking import board_named, train_tracked
+    from heed.runs.train import train_recipe
+    from heed.training.callbacks import Callbacks
+
+    if track is None:
+        return train_recipe
+    return partial(train_tracked, board=board_named(track), project="heed", callbacks=Callbacks())
 
 
 def _train_seeds(
