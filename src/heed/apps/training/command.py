@@ -168,12 +168,13 @@ def train(
 
 def _training(track: str | None) -> Callable[..., Any]:
     """Returns `train_recipe`, or what trains so and reports to this tracker."""
+    if track is None:
+        from heed.runs.train import train_recipe
+
+        return train_recipe
     from heed.runs.tracking import board_named, train_tracked
-    from heed.runs.train import train_recipe
     from heed.training.callbacks import Callbacks
 
-    if track is None:
-        return train_recipe
     return partial(train_tracked, board=board_named(track), project="heed", callbacks=Callbacks())
 
 
