@@ -147,6 +147,11 @@ def test_no_room_outgrows_its_budget():
     assert beside <= MOST_LINES_BESIDE_ROOMS, "a new room needs a budget"
 
 
+def test_scripts_and_styles_of_pages_hold_one_thing_each():
+    parts = [path for path in SRC.rglob("*") if path.suffix in (".html", ".css", ".js")]
+    assert len(parts) > 10 and all(len(path.read_bytes().splitlines()) <= 300 for path in parts)
+
+
 def test_options_and_settings_are_as_many_as_was_agreed():
     reference = PROJECT / "docs" / "reference"  # which tests/test_docs.py holds to the code
     for page, most in (("commands.md", MOST_OPTIONS), ("settings.md", MOST_SETTINGS)):

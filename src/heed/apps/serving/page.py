@@ -18,7 +18,7 @@ from starlette.responses import HTMLResponse, Response
 from heed.apps.serving.service import Service
 from heed.apps.serving.specification import Operation, Schema, endpoint, schema_of
 from heed.apps.serving.streaming import MAX_ATTENTION_CHARS
-from heed.apps.visualization.render import COLOURS, with_drawing
+from heed.apps.visualization.render import COLOURS, page_of
 
 DESCRIPTION_STYLE = """
 :root { color-scheme: light dark; }
@@ -44,8 +44,8 @@ def _page(max_alternatives: int) -> tuple[str, str]:
         "maxAlternatives": max_alternatives,
         "maxAttentionChars": MAX_ATTENTION_CHARS,
     }
-    template = (resources.files("heed") / "apps" / "serving" / "page.html").read_text(encoding="utf-8")
-    content = with_drawing(template).replace("{{ settings }}", json.dumps(settings))
+    template = page_of(resources.files("heed") / "apps" / "serving" / "web")
+    content = template.replace("{{ settings }}", json.dumps(settings))
     return content, _policy(content)
 
 

@@ -2,9 +2,12 @@
 
 import base64
 import json
+import re
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import resources
+from importlib.resources.abc import Traversable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -70,10 +73,9 @@ def write_picture(
     path: Path, attention: Attention, *, layer: int, heads: Sequence[int], word: int | None = None
 ) -> None:
     """Draws into an SVG or PNG file. HeedError if matplotlib is missing."""
+    drawing = partial(draw, attention=attention, layer=layer, heads=heads, word=word)
     with whole_file(path) as temporary:
-        save_figure(
-            lambda figure: draw(figure, attention, layer=layer, heads=heads, word=word), temporary, kind=path.suffix[1:]
-        )
+        save_figure(drawing, temporary, kind=path.suffix[1:])
 
 
 def save_figure(drawing: Callable[[Any], None], path: Path, *, kind: str) -> None:
@@ -122,14 +124,15 @@ def write_page(path: Path, trace: AttentionTrace) -> None:
     data = {"source": trace.source, "target": trace.target, "colours": COLOURS, "views": views}
     # In HTML "</script" would end the data, and "<!-- <script" would make the rest of the page a part of it.
     text = json.dumps(data, ensure_ascii=False).replace("<", "\\u003c")
-    template = with_drawing((PAGES / "page.html").read_text(encoding="utf-8"))
     with whole_file(path) as temporary:
-        temporary.write_text(template.replace("{{ data }}", text), encoding="utf-8")
+        temporary.write_text(page_of(PAGES).replace("{{ data }}", text), encoding="utf-8")
 
 
-def with_drawing(page: str) -> str:
-    """The page with the drawing's style and script in the places that it names."""
-    for name in ("drawing.css", "drawing.js"):
-        part = (PAGES / name).read_text(encoding="utf-8")
-        page = page.replace("{{ " + name + " }}", part)
-    return page
+def page_of(folder: Traversable) -> str:
+    """A folder's page.html, with each style and script that it names: the folder's own, or one of the drawing."""
+
+    def part(match: re.Match[str]) -> str:
+        file = folder / match[1]
+        return (file if file.is_file() else PAGES / match[1]).read_text(encoding="utf-8")
+
+    return re.sub(r"\{\{ (\w+\.(?:css|js)) \}\}\n?", part, (folder / "page.html").read_text(encoding="utf-8"))
