@@ -34,7 +34,7 @@ ROOMS = {
     "apps/serving": 4_560,
     "apps/training": 410,
     "apps/translation": 460,
-    "apps/visualization": 590,
+    "apps/visualization": 600,
     "backends": 6_150,
     "data": 6_980,
     "decoding": 2_500,
