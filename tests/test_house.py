@@ -47,7 +47,7 @@ ROOMS = {
     "runtime": 1_520,
     "text": 2_310,
     "training": 3_200,
-    "tests": 42_280,
+    "tests": 42_300,
 }
 MOST_LINES_BESIDE_ROOMS = 900  # apps/commands.py and the files directly in src/heed
 MOST_OPTIONS = 334  # of all commands, as docs/reference/commands.md lists them

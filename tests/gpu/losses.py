@@ -32,6 +32,9 @@ def _weigh(logits: Tensor, gradient: Tensor, weights: Tensor, losses: Tensor) ->
     real = weights != 0
     losses.copy_(losses.where(real[: losses.shape[1]], 0))
     logits.copy_((gradient * weights[:, None]).where(real[:, None], 0))
+    # What lies between rows no GPU reads. With AMX oneDNN multiplies it by zeros, and NaN stays NaN
+    # (uxlfoundation/oneDNN#5717, mended after 3.14).
+    logits.as_strided((len(logits), logits.stride(0)), logits.stride())[:, logits.shape[1] :] = 0
 
 
 LIBRARY.impl("smoothed_loss_", smoothed_loss_by_formula_, "CPU")

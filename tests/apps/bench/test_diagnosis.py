@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import heed as package
-from heed.apps.bench.diagnosis import EXTRAS
+from heed.apps.bench.diagnosis import EXTRAS, choices_in
 from heed.backends.cpu.build import has_int8, library, state
 from heed.runtime.device import cache_folder, choose_machine
 from heed.runtime.instruction_sets import architecture, chosen_set
@@ -31,6 +31,15 @@ def test_its_facts_are_those_of_the_machine_and_one_object_in_json(heed):
         assert ("int8" in told["kernels"]["products"]) == has_int8()
     assert told["heed"]["folder"] == str(Path(package.__file__).parent)
     assert set(told["extras"]) == set(EXTRAS)
+
+
+def test_a_processors_name_may_hold_commas():
+    """As oneMKL 2024 names those with AMX."""
+    name = (
+        "oneMKL 2024.0 Update 2 Product build 20240605 for Intel(R) 64 architecture Intel(R) AVX-512 with support for "
+        "INT8, BF16, FP16 (limited) instructions, and Intel(R) Advanced Matrix Extensions with INT8 and BF16"
+    )
+    assert choices_in(f"MKL_VERBOSE {name}, Lnx 2.10GHz lp64 gnu_thread\n")["MKL (fp32)"] == name
 
 
 @pytest.mark.skipif(architecture() != "x86_64", reason="names a compiler's flags for x86")

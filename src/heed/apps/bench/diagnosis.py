@@ -121,8 +121,12 @@ def _libraries() -> dict[str, str]:
         done = subprocess.run(command, env=environment, capture_output=True, check=True, timeout=120)
     except (OSError, subprocess.SubprocessError) as error:
         return {"MKL and oneDNN": f"cannot be asked ({type(error).__name__})"}
-    messages = done.stdout.decode("utf-8", "replace")
-    mkl = re.search(r"(?m)^MKL_VERBOSE (?:Intel\(R\) )?(oneMKL [^,\n]*), \w+ [\d.]+GHz", messages)
+    return choices_in(done.stdout.decode("utf-8", "replace"))
+
+
+def choices_in(messages: str) -> dict[str, str]:
+    """What MKL and oneDNN chose, of the lines that they print when they are asked to be verbose."""
+    mkl = re.search(r"(?m)^MKL_VERBOSE (?:Intel\(R\) )?(oneMKL .*?), \w+ [\d.]+GHz", messages)
     isa = re.search(r"(?m)^onednn_verbose,[^:\n]*,cpu,isa:(.*)", messages)
     code = re.search(r"(?m)^onednn_verbose,.*?exec,cpu,matmul,([^,]*)", messages)
     return {
