@@ -23,8 +23,8 @@ SRC = PROJECT / "src" / "heed"
 # The most lines of Python of each room. A change that needs more raises the figure, and its commit says why.
 ROOMS = {
     "apps/bench": 920,
-    "apps/cli": 750,
-    "apps/cluster": 1_450,
+    "apps/cli": 780,
+    "apps/cluster": 1_410,
     "apps/comparison": 960,
     "apps/corpora": 120,
     "apps/documents": 9_370,
@@ -32,8 +32,8 @@ ROOMS = {
     "apps/paper": 2_190,
     "apps/parsing": 180,
     "apps/serving": 4_560,
-    "apps/training": 410,
-    "apps/translation": 460,
+    "apps/training": 400,
+    "apps/translation": 450,
     "apps/visualization": 600,
     "backends": 6_150,
     "data": 6_980,

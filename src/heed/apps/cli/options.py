@@ -4,6 +4,8 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Iterable
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_origin
 
@@ -122,26 +124,39 @@ def decoding_option(name: str, *, default: str = " Default: the model's recipe."
     return typer.Option(declaration, min=least if is_whole else None, help=text)
 
 
-def with_decoding_options(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Gives a verb an option for each of these fields, in place of its parameter `decoding: DecodingOptions`."""
+def with_options(**makers: Callable[..., Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Gives a verb the options that these functions take, in place of its parameters of their names.
+
+    Such a parameter's value is what its function returns.
+    """
+    taken = {name: inspect.signature(make).parameters for name, make in makers.items()}
 
     def decorated(verb: Callable[..., None]) -> Callable[..., None]:
         # Typer reads the options from the signature.
-        parameters: list[inspect.Parameter] = []
-        for parameter in inspect.signature(verb).parameters.values():
-            is_decoding = parameter.name == "decoding"
-            parameters += map(_parameter, names) if is_decoding else [parameter.replace(kind=parameter.KEYWORD_ONLY)]
+        own = inspect.signature(verb).parameters.values()
+        of_each = (taken.get(parameter.name, {"": parameter}).values() for parameter in own)
+        parameters = [each.replace(kind=each.KEYWORD_ONLY) for each in chain.from_iterable(of_each)]
 
         @functools.wraps(verb)
         def with_options(**arguments: Any) -> None:
-            given = {name: arguments.pop(name) for name in names}
-            verb(**arguments, decoding={name: value for name, value in given.items() if value is not None})
+            made = {name: make(**{each: arguments.pop(each) for each in taken[name]}) for name, make in makers.items()}
+            verb(**arguments, **made)
 
         with_options.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         with_options.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         return with_options
 
     return decorated
+
+
+def decoding_of(*names: str) -> Callable[..., dict[str, Any]]:
+    """Takes an option for each of these fields of DecodingSettings, and returns those that are given."""
+
+    def given(**values: Any) -> dict[str, Any]:
+        return {name: value for name, value in values.items() if value is not None}
+
+    given.__signature__ = inspect.Signature(list(map(_parameter, names)))  # type: ignore[attr-defined]
+    return given
 
 
 def _parameter(name: str) -> inspect.Parameter:
@@ -182,7 +197,11 @@ def sampling_settings(
 
 
 def workforce_of(
-    cluster: str, workers: int | None, part: str | None, *, threads: int | None, gpus: float = 0
+    cluster: ClusterOption = "none",
+    workers: Workers = None,
+    threads: Threads = 1,
+    gpus_per_worker: Gpus = 0,
+    part: Part = None,
 ) -> "Workforce":
     """Who works, by the options that each verb has which shares its work. `--cluster local` is a former spelling."""
     from heed.leases.workforce import Workforce
@@ -190,7 +209,19 @@ def workforce_of(
     if cluster == "local":
         cluster, workers = "none", workers or 0
         say(f"--cluster local is --workers {workers} now; its former name is read until the next minor version.")
-    return Workforce(cluster=cluster, n_workers=workers, threads=threads, gpus=gpus, share=_share(part))
+    return Workforce(cluster=cluster, n_workers=workers, threads=threads, gpus=gpus_per_worker, share=_share(part))
+
+
+def cpus_of(
+    workers: Workers = None,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Threads of a worker. Default: an equal share of this machine's cores.")
+    ] = None,
+    cluster: ClusterOption = "none",
+    part: Part = None,
+) -> "Workforce":
+    """Who works where no GPU does, as `workforce_of`."""
+    return replace(workforce_of(cluster, workers, part=part), threads=threads)
 
 
 def _share(part: str | None) -> tuple[int, int]:

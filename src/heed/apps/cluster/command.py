@@ -1,27 +1,24 @@
 """heed translate-shards, score-shards, back-translate: files in parts, by one process, several, Slurm or Ray."""
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from heed.apps.cli.options import (
     PENALTY,
-    ClusterOption,
     Directory,
     From,
-    Gpus,
     Mirror,
     Overrides,
-    Part,
     PrecisionOption,
-    Threads,
     To,
-    Workers,
     check_options,
+    decoding_of,
     decoding_precision,
     sampling_settings,
-    with_decoding_options,
+    with_options,
     workforce_of,
 )
 from heed.apps.cli.terminal import say, show
@@ -30,7 +27,6 @@ from heed.decoding.settings import DecodingOptions
 from heed.runtime.process_tuning import import_torch_for_training
 
 if TYPE_CHECKING:
-    from heed.apps.cluster.plan import Task
     from heed.leases.workforce import Workforce
 
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="A model folder, at the same path on all machines.")]
@@ -46,117 +42,85 @@ Inputs = Annotated[
 Out = Annotated[
     str, typer.Option(metavar="FOLDER", help="Folder or URL of the parts. What is there is not made again.")
 ]
-Format = Annotated[
-    str | None, typer.Option("--format", help="Of the parts: parquet, jsonl or text. Default: the inputs'.")
-]
 Column = Annotated[str | None, typer.Option(metavar="NAME", help="Column of the texts. Default: text.")]
-AddedPrefix = Annotated[str, typer.Option(help="Begins the names of the columns that are added.")]
-PartLines = Annotated[int, typer.Option(min=1, help="Rows of a part.")]
+OF_SEARCH = ("beam_size", *PENALTY, "early_stopping", "min_tokens", "max_tokens", "max_extra_tokens")
 MaxErrors = Annotated[
     int, typer.Option(min=0, help="Bad rows to leave out and to list in the folder errors; more end the command.")
 ]
-DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Time one part, say what the whole will take, and write nothing.")
-]
-Price = Annotated[float | None, typer.Option(min=0, help="Price of a core-hour, or of a GPU-hour, to say the cost.")]
 
 
-@with_decoding_options("beam_size", *PENALTY, "early_stopping", "min_tokens", "max_tokens", "max_extra_tokens")
+@dataclass(frozen=True, kw_only=True)
+class Common:
+    """The options of translate-shards and of score-shards."""
+
+    source: From = None
+    target: To = None
+    column: Column = None
+    output: Annotated[
+        str | None, typer.Option("--format", help="Of the parts: parquet, jsonl or text. Default: the inputs'.")
+    ] = None
+    prefix: Annotated[str, typer.Option(help="Begins the names of the columns that are added.")] = ""
+    part_lines: Annotated[int, typer.Option(min=1, help="Rows of a part.")] = 100_000
+    precision: PrecisionOption = "auto"
+    max_errors: MaxErrors = 100
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Time one part, say what the whole will take, and write nothing.")
+    ] = False
+    price: Annotated[
+        float | None, typer.Option(min=0, help="Price of a core-hour, or of a GPU-hour, to say the cost.")
+    ] = None
+
+
+@with_options(
+    common=Common,
+    workforce=workforce_of,
+    decoding=decoding_of(*OF_SEARCH),
+)
 def translate_shards(
-    model: Model,
-    inputs: Inputs,
-    out: Out,
-    *,
-    source: From = None,
-    target: To = None,
-    column: Column = None,
-    output: Format = None,
-    prefix: AddedPrefix = "",
-    part_lines: PartLines = 100_000,
-    cluster: ClusterOption = "none",
-    workers: Workers = None,
-    threads: Threads = 1,
-    gpus_per_worker: Gpus = 0,
-    part: Part = None,
-    precision: PrecisionOption = "auto",
-    decoding: DecodingOptions,
-    max_errors: MaxErrors = 100,
-    dry_run: DryRun = False,
-    price: Price = None,
+    model: Model, inputs: Inputs, out: Out, *, common: Common, workforce: "Workforce", decoding: DecodingOptions
 ) -> None:
     """Translate a column of many files in parts; add translation, score and ended. Run again, it resumes."""
-    _run(
-        "translate", model, inputs, out, columns=(column,), output=output, prefix=prefix, part_lines=part_lines,
-        workforce=workforce_of(cluster, workers, part, threads=threads, gpus=gpus_per_worker), precision=precision,
-        decoding=decoding, max_errors=max_errors, dry_run=dry_run, price=price, languages=(source, target),
-    )  # fmt: skip
+    _run(common, task="translate", model=model, inputs=inputs, out=out, workforce=workforce, decoding=decoding)
 
 
-@with_decoding_options(*PENALTY)
+@with_options(common=Common, workforce=workforce_of, decoding=decoding_of(*PENALTY))
 def score_shards(
     model: Model,
     inputs: Inputs,
     out: Out,
     *,
-    source: From = None,
-    target: To = None,
-    column: Column = None,
+    common: Common,
     target_column: Annotated[
         str | None, typer.Option(metavar="NAME", help="Column of the translations. Default: translation.")
     ] = None,
-    output: Format = None,
-    prefix: AddedPrefix = "",
-    part_lines: PartLines = 100_000,
-    cluster: ClusterOption = "none",
-    workers: Workers = None,
-    threads: Threads = 1,
-    gpus_per_worker: Gpus = 0,
-    part: Part = None,
-    precision: PrecisionOption = "auto",
+    workforce: "Workforce",
     decoding: DecodingOptions,
-    max_errors: MaxErrors = 100,
-    dry_run: DryRun = False,
-    price: Price = None,
 ) -> None:
     """Score pairs of texts in many files in parts; add log_prob and score. Run again, it resumes."""
-    _run(
-        "score", model, inputs, out, columns=(column, target_column), output=output, prefix=prefix,
-        part_lines=part_lines, workforce=workforce_of(cluster, workers, part, threads=threads, gpus=gpus_per_worker),
-        precision=precision, decoding=decoding, max_errors=max_errors, dry_run=dry_run, price=price,
-        languages=(source, target),
-    )  # fmt: skip
+    of_targets = (target_column,)
+    _run(common, of_targets, task="score", model=model, inputs=inputs, out=out, workforce=workforce, decoding=decoding)
 
 
 def _run(
-    task: "Task",
-    model: Path,
-    inputs: list[str],
-    out: str,
+    common: Common,
+    more_columns: tuple[str | None, ...] = (),
     *,
-    columns: tuple[str | None, ...],
-    output: str | None,
-    prefix: str,
-    part_lines: int,
     workforce: "Workforce",
-    precision: str,
     decoding: DecodingOptions,
-    max_errors: int,
-    dry_run: bool,
-    price: float | None,
-    languages: tuple[str | None, str | None],
+    **others: Any,
 ) -> None:
     check_options(SEARCH_RULES, **decoding)
-    checked = decoding_precision(precision)
+    precision = decoding_precision(common.precision)
     from heed.apps.cluster.job import ShardOptions, estimate, make_shards
     from heed.runtime.device import set_n_threads
 
     set_n_threads(workforce.threads or 1)
     options = ShardOptions(
-        task=task, model=model, inputs=inputs, out=out, columns=columns, output=output, part_lines=part_lines,
-        prefix=prefix, workforce=workforce, precision=checked, decoding=decoding, max_errors=max_errors, price=price,
-        languages=languages,
+        columns=(common.column, *more_columns), output=common.output, part_lines=common.part_lines,
+        prefix=common.prefix, workforce=workforce, precision=precision, decoding=decoding,
+        max_errors=common.max_errors, price=common.price, languages=(common.source, common.target), **others,
     )  # fmt: skip
-    (estimate if dry_run else make_shards)(options, say)
+    (estimate if common.dry_run else make_shards)(options, say)
 
 
 BACK_TRANSLATION_RULES = (
@@ -170,7 +134,10 @@ BACK_TRANSLATION_RULES = (
 )
 
 
-@with_decoding_options("beam_size", *PENALTY, "early_stopping", "min_tokens", "max_tokens", "max_extra_tokens")
+@with_options(
+    workforce=workforce_of,
+    decoding=decoding_of(*OF_SEARCH),
+)
 def back_translate(
     recipe: Annotated[str, typer.Argument(help="The recipe of the model that is wanted: a name, or a TOML file.")],
     mono: Annotated[
@@ -203,11 +170,7 @@ def back_translate(
     part_lines: Annotated[
         int, typer.Option(min=1, help="Lines of a part; a kill loses no more of each worker.")
     ] = 10_000,
-    cluster: ClusterOption = "none",
-    workers: Workers = None,
-    threads: Threads = 1,
-    gpus_per_worker: Gpus = 0,
-    part: Part = None,
+    workforce: "Workforce",
     precision: PrecisionOption = "auto",
     max_errors: MaxErrors = 100,
     directory: Directory = Path("corpora"),
@@ -230,8 +193,8 @@ def back_translate(
         decoding["beam_size"] = 1
     options = ShardOptions(
         task="translate", model=Path(), inputs=mono, out="", columns=(column,), output="jsonl", part_lines=part_lines,
-        prefix=PREFIX, workforce=workforce_of(cluster, workers, part, threads=threads, gpus=gpus_per_worker),
-        precision=checked, decoding=decoding, max_errors=max_errors, price=None, sampling=sampling,
+        prefix=PREFIX, workforce=workforce, precision=checked, decoding=decoding,
+        max_errors=max_errors, price=None, sampling=sampling,
     )  # fmt: skip
     wanted = BackTranslation(recipe=values, name=recipe, folder=folder, model=model, tag=tag, options=options)
     if (written := run(wanted, Corpora(directory, mirror, say))) is not None:

@@ -2,14 +2,15 @@
 
 import hashlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from heed.apps.cli.guesses import one_of
-from heed.apps.cli.options import Device, From, PrecisionOption, To, decoding_precision, with_decoding_options
+from heed.apps.cli.options import Device, From, PrecisionOption, To, decoding_of, decoding_precision, with_options
 from heed.apps.cli.process import import_torch_if_needed
 from heed.apps.cli.terminal import say
 from heed.apps.documents.formats import (
@@ -33,35 +34,70 @@ if TYPE_CHECKING:
     from heed.apps.documents.text.translation import DocumentOptions
     from heed.decoding.translator import Translator
 
-Language = Annotated[
-    str | None,
-    typer.Option(help="Language code whose rules find the document's sentences. Default: the model's source."),
-]
-Keep = Annotated[
-    list[str] | None,
-    typer.Option(metavar="REGEX", help="What it matches stays as it is, such as a product's name; repeatable."),
-]
-Attributes = Annotated[
-    Literal["all", "none"],
-    typer.Option(
-        help="Translate the words that readers see in the markup, such as a picture's description or a page's title in "
-        "a search engine, or none of them."
-    ),
-]
-Cues = Annotated[
-    Literal["joined", "alone"],
-    typer.Option(help="Translate a sentence over several subtitles as one (joined), or each subtitle alone."),
-]
-Glossary = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        help="Terms and what stands for them in the translation: a line each, with a tab between, or CSV (.csv).",
-    ),
-]
+
+@dataclass(frozen=True, kw_only=True)
+class DocumentChoices:
+    """The options of translate-file, and of translate --format, that say how a document is translated."""
+
+    language: Annotated[
+        str | None,
+        typer.Option(help="Language code whose rules find the document's sentences. Default: the model's source."),
+    ] = None
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(metavar="REGEX", help="What it matches stays as it is, such as a product's name; repeatable."),
+    ] = None
+    attributes: Annotated[
+        Literal["all", "none"],
+        typer.Option(
+            help="Translate the words that readers see in the markup, such as a picture's description or a page's "
+            "title in a search engine, or none of them."
+        ),
+    ] = "all"
+    glossary: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Terms and what stands for them in the translation: a line each, with a tab between, or CSV (.csv).",
+        ),
+    ] = None
+    cues: Annotated[
+        Literal["joined", "alone"],
+        typer.Option(help="Translate a sentence over several subtitles as one (joined), or each subtitle alone."),
+    ] = "joined"
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The values that are not the default; None in place of the others."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {
+            field.name: None if values[field.name] == field.default else values[field.name] for field in fields(self)
+        }
+
+    def checked(self) -> "Callable[..., DocumentOptions]":
+        """Makes the options once a model is loaded, of what is checked and read before."""
+        from heed.apps.documents.text.atoms import kept_patterns
+        from heed.apps.documents.text.translation import DocumentOptions
+
+        keep = tuple(self.keep or ())
+        kept_patterns(keep)
+        terms = _read_glossary(self.glossary)
+
+        def options(translator: "Translator", **others: Any) -> DocumentOptions:
+            return DocumentOptions(
+                language=self.language or translator.languages[0],
+                target=translator.languages[1],
+                keep=keep,
+                terms=terms,
+                attributes=self.attributes == "all",
+                cues=self.cues,
+                **others,
+            )
+
+        return options
 
 
-@with_decoding_options("beam_size", "length_penalty")
+@with_options(choices=DocumentChoices, decoding=decoding_of("beam_size", "length_penalty"))
 def translate_file(
     model: Annotated[Path, typer.Argument(help="A model folder.")],
     source: Annotated[
@@ -78,11 +114,8 @@ def translate_file(
             autocompletion=one_of(*FORMATS),
         ),
     ] = None,
-    language: Language = None,
-    keep: Keep = None,
-    attributes: Attributes = "all",
-    glossary: Glossary = None,
-    cues: Cues = "joined",
+    *,
+    choices: DocumentChoices,
     update: Annotated[
         bool,
         typer.Option(
@@ -97,14 +130,12 @@ def translate_file(
         str | None,
         typer.Option(help="Columns of a table to translate, by name or number: title,3. Default: all of them."),
     ] = None,
-    *,
     decoding: DecodingOptions,
     precision: PrecisionOption = "auto",
     device: Device = None,
 ) -> None:
     """Translate a document and keep its layout: markup, code, addresses and times stay as they are."""
-    check_kept(keep)
-    terms = read_glossary(glossary)
+    options_for = choices.checked()
     is_folder = source.is_dir()
     if only and not is_folder:
         raise HeedError("--only is for folders; IN is a file.")
@@ -115,7 +146,7 @@ def translate_file(
     earlier = read_bounded(out, MAX_BYTES) if update and not is_folder and out.exists() else None
     import_torch_if_needed(device)
     from heed.apps.documents.formats.jobs import document_job
-    from heed.apps.documents.text.translation import DocumentOptions, run_job
+    from heed.apps.documents.text.translation import run_job
     from heed.decoding.translator import Translator
 
     translator = Translator.load(
@@ -127,16 +158,7 @@ def translate_file(
         target=target_language,
         **decoding,
     )
-    options = DocumentOptions(
-        language=language or translator.languages[0],
-        target=translator.languages[1],
-        keep=tuple(keep or ()),
-        terms=terms,
-        attributes=attributes == "all",
-        cues=cues,
-        earlier=earlier,
-        columns=tuple(columns.split(",")) if columns else (),
-    )
+    options = options_for(translator, earlier=earlier, columns=tuple(columns.split(",")) if columns else ())
     if chosen is None:
         made_by = hashlib.sha256(f"{model.resolve()} {decoding} {precision} {options}".encode()).hexdigest()
         _translate_folder(source, out, translator, options, only=only or (), made_by=made_by, update=update)
@@ -193,14 +215,7 @@ def _translate_folder(
         raise typer.Exit(1)
 
 
-def check_kept(keep: Sequence[str] | None) -> None:
-    """HeedError for an expression of --keep that is none: before a model is loaded."""
-    from heed.apps.documents.text.atoms import kept_patterns
-
-    kept_patterns(tuple(keep or ()))
-
-
-def read_glossary(path: Path | None) -> dict[str, str]:
+def _read_glossary(path: Path | None) -> dict[str, str]:
     """The terms of a file, none without one. HeedError names the line of one that is none."""
     if path is None:
         return {}
@@ -233,32 +248,13 @@ def read_document_from_standard_input() -> bytes:
     return content
 
 
-def print_document(
-    content: bytes,
-    translator: "Translator",
-    *,
-    format: str,
-    language: str | None,
-    keep: tuple[str, ...],
-    terms: dict[str, str],
-    attributes: bool,
-    cues: Literal["joined", "alone"],
-) -> None:
+def print_document(content: bytes, translator: "Translator", options: "DocumentOptions", *, format: str) -> None:
     """Prints the translation byte for byte, line ends included; to a terminal without hidden characters."""
-    from heed.apps.documents.formats.jobs import translate_document
+    from heed.apps.documents.formats.jobs import document_job
+    from heed.apps.documents.text.translation import run_job
 
-    translated = translate_document(
-        content,
-        translator.translate_aligned,
-        format=check_format(format),
-        language=language or translator.languages[0],
-        target=translator.languages[1],
-        keep=keep,
-        terms=terms,
-        attributes=attributes,
-        cues=cues,
-        name="standard input",
-    )
+    job = document_job(content, check_format(format), options, name="standard input")
+    translated = run_job(job, translator.translate_aligned)
     if sys.stdout.isatty():
         translated = printable(translated.decode("utf-8"), kept=KEPT_IN_TEXT + "\r\n").encode("utf-8")
     sys.stdout.buffer.write(translated)

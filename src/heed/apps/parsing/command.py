@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
-from heed.apps.cli.options import JSON, Device, PrecisionOption, decoding_precision, with_decoding_options
+from heed.apps.cli.options import JSON, Device, PrecisionOption, decoding_of, decoding_precision, with_options
 from heed.apps.cli.process import import_torch_if_needed
 from heed.apps.cli.terminal import print_json, print_text, printing_progress, say, show, standard_input
 from heed.decoding.settings import DecodingOptions
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 SHOWN_ERRORS = 10
 
 
-@with_decoding_options("beam_size", "length_penalty")
+@with_options(decoding=decoding_of("beam_size", "length_penalty"))
 def parse(
     models: Annotated[
         list[Path],

@@ -10,17 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from heed.apps.cli.guesses import complete_recipe, one_of
-from heed.apps.cli.options import (
-    JSON,
-    ClusterOption,
-    Directory,
-    Mirror,
-    Overrides,
-    Part,
-    RecipeName,
-    Workers,
-    workforce_of,
-)
+from heed.apps.cli.options import JSON, Directory, Mirror, Overrides, RecipeName, cpus_of, with_options
 from heed.apps.cli.process import Verb, verb_group
 from heed.apps.cli.terminal import print_json, say, show
 from heed.config import cut
@@ -31,6 +21,7 @@ from heed.runtime.progress import duration, progress
 if TYPE_CHECKING:
     from heed.data.corpora.download import Corpora
     from heed.data.corpora.own_recipe import OwnRecipe
+    from heed.leases.workforce import Workforce
     from heed.runs.recipe import Recipe
     from heed.runs.tasks.evaluation import Evaluation
 
@@ -343,6 +334,7 @@ def info(
                 show(f"  {name}: {value:,}" if type(value) is int else f"  {name}: {value}")
 
 
+@with_options(workforce=cpus_of)
 def prepare(
     recipe: RecipeName,
     settings: Overrides = None,
@@ -351,12 +343,8 @@ def prepare(
     ] = None,
     directory: Directory = Path("corpora"),
     mirror: Mirror = None,
-    workers: Workers = None,
-    threads: Annotated[
-        int | None, typer.Option(min=1, help="Threads of a worker. Default: an equal share of this machine's cores.")
-    ] = None,
-    cluster: ClusterOption = "none",
-    part: Part = None,
+    *,
+    workforce: "Workforce",
 ) -> None:
     """Prepare a run's text before it is trained, by many workers if it is large. Run again, it resumes.
 
@@ -368,9 +356,10 @@ def prepare(
 
     run = run or (Path(recipe) if is_run_folder(recipe) else Path("runs") / Path(recipe).stem)
     values = read_recipe(recipe, settings or [])
-    workforce = workforce_of(cluster, workers, part, threads=threads)
-    if workforce.is_this_process and threads is not None:
-        os.environ["RAYON_NUM_THREADS"] = str(threads)  # of the tokenizer, which starts them when it is first used
+    if workforce.is_this_process and workforce.threads is not None:
+        os.environ["RAYON_NUM_THREADS"] = str(
+            workforce.threads
+        )  # of the tokenizer, which starts them when it is first used
     if prepare_run(values, run, Corpora(directory, mirror, say), workforce):
         show(f"Prepared: {run / 'data'}")
 

@@ -18,23 +18,18 @@ from heed.apps.cli.options import (
     To,
     Tokenize,
     check_options,
+    decoding_of,
     decoding_precision,
     sampling_settings,
-    with_decoding_options,
+    with_options,
 )
 from heed.apps.cli.process import import_torch_if_needed
 from heed.apps.cli.terminal import print_json, print_text, printing_progress, say, show, standard_input
 from heed.apps.documents.command import (
-    Attributes,
-    Cues,
-    Glossary,
-    Keep,
-    Language,
+    DocumentChoices,
     check_format,
-    check_kept,
     print_document,
     read_document_from_standard_input,
-    read_glossary,
 )
 from heed.apps.documents.formats import PRINTED
 from heed.decoding.rules import SEARCH_RULES, Rule
@@ -103,12 +98,16 @@ EVALUATE_RULES = (
 )
 
 
-@with_decoding_options(
-    *("beam_size", *PENALTY, "early_stopping", "min_tokens", "max_tokens", "max_extra_tokens"),
-    *("no_repeat_ngram_size", "repetition_penalty"),
+@with_options(
+    choices=DocumentChoices,
+    decoding=decoding_of(
+        *("beam_size", *PENALTY, "early_stopping", "min_tokens", "max_tokens", "max_extra_tokens"),
+        *("no_repeat_ngram_size", "repetition_penalty"),
+    ),
 )
 def translate(
     models: Models,
+    *,
     decoding: DecodingOptions,
     source: From = None,
     target: To = None,
@@ -161,11 +160,7 @@ def translate(
             autocompletion=one_of(*PRINTED),
         ),
     ] = None,
-    language: Language = None,
-    keep: Keep = None,
-    attributes: Attributes = "all",
-    glossary: Glossary = None,
-    cues: Cues = "joined",
+    choices: DocumentChoices,
     strict: Annotated[
         bool, typer.Option(help="Exit with 1 if a translation was cut off at its longest length.")
     ] = False,
@@ -177,17 +172,14 @@ def translate(
     A file: heed translate MODEL < text.en > text.de. With --format it is one document, whose layout is kept.
     """
     check_options(
-        TRANSLATE_RULES, **decoding, document_format=document_format, language=language, keep=keep, scores=scores,
-        attributes=attributes if attributes != "all" else None, glossary=glossary,
-        cues=cues if cues != "joined" else None,
+        TRANSLATE_RULES, **decoding, **choices.given, document_format=document_format, scores=scores,
         as_json=as_json, strict=strict, prefix=prefix, prefixes=prefixes, n_best=n_best if n_best > 1 else None,
         sample=sample, top_k=top_k, top_p=top_p if top_p != 1.0 else None, seed=seed, mbr=mbr, utility=utility,
     )  # fmt: skip
     # Standard input and prefixes are read before the seconds that PyTorch takes to load.
     if document_format is not None:
         check_format(document_format, known=PRINTED)
-        check_kept(keep)
-        terms = read_glossary(glossary)
+        options_for = choices.checked()
         content = read_document_from_standard_input()
     begins_with = prefix if prefixes is None else _checked_lines(prefixes)
     import_torch_if_needed(device)
@@ -211,16 +203,7 @@ def translate(
     )
     check_options(LOADED_RULES, n_best=n_best, beam_size=translator.settings.beam_size)
     if document_format is not None:
-        print_document(
-            content,
-            translator,
-            format=document_format,
-            language=language,
-            keep=tuple(keep or ()),
-            terms=terms,
-            attributes=attributes == "all",
-            cues=cues,
-        )
+        print_document(content, translator, options_for(translator), format=document_format)
         return
     # Lines are read ahead by a thread, so that translations appear while the input is still open.
     lines = DeferredError(standard_input())
@@ -273,7 +256,7 @@ def _print_n_best(translation: "Translation", n_best: int, *, with_scores: bool)
         print_text(f"{value:.4f}\t{text}" if with_scores else text)
 
 
-@with_decoding_options(*PENALTY)
+@with_options(decoding=decoding_of(*PENALTY))
 def score(
     models: Models,
     src: Annotated[Path, typer.Option(help="Source lines.")],
@@ -347,7 +330,7 @@ def _tokens(path: Path, lines: list[str], tokenizer: "AnyTokenizer") -> list[lis
     return tokens
 
 
-@with_decoding_options("beam_size", *PENALTY, "early_stopping")
+@with_options(decoding=decoding_of("beam_size", *PENALTY, "early_stopping"))
 def evaluate(
     ref: Annotated[list[Path], typer.Option(help="Reference translations; repeatable.")],
     models: Annotated[list[Path] | None, typer.Argument(metavar="MODEL", help=MODELS_HELP)] = None,
