@@ -163,6 +163,12 @@ def slide(body: str, translate=linked, **options) -> str:
         ('<a:p><a:r><a:t>One </a:t></a:r><a:fld type="slidenum"><a:t>1</a:t></a:fld></a:p>',
          '<a:p><a:r><a:t>oNE </a:t></a:r><a:fld type="slidenum"><a:t>1</a:t></a:fld></a:p>'),
         ('<p:cNvPr id="1" descr="A &quot;b&quot;"/>', '<p:cNvPr id="1" descr="a &quot;B&quot;"/>'),
+        (  # a formula stands in one of two forms of its shape
+            '<c:A xmlns:c="c"><c:C><a:p><a:r><a:t>One </a:t></a:r><m:m xmlns:m="m"><m:t>x</m:t></m:m></a:p></c:C>'
+            "<c:F><a:p><a:r><a:t> </a:t></a:r></a:p></c:F></c:A>",
+            '<c:A xmlns:c="c"><c:C><a:p><a:r><a:t>oNE </a:t></a:r><m:m xmlns:m="m"><m:t>x</m:t></m:m></a:p></c:C>'
+            "<c:F><a:p><a:r><a:t> </a:t></a:r></a:p></c:F></c:A>",
+        ),
     ],
 )  # fmt: skip
 def test_of_slides_the_paragraphs_and_descriptions_are_translated_in_place(before, after):
