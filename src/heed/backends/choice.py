@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, cast
 from heed.backends.cpu.build import state
 from heed.backends.cpu.packed_cache import LEAST_WEIGHTS, packed_once
 from heed.backends.cpu.packed_cache import packed_files as packed_files
-from heed.backends.cpu.packed_model import PackedModel, PackedWeights, Packer, Take
+from heed.backends.cpu.packed_model import PackedModel, PackedWeights, Packer
 from heed.backends.cpu.search import UNCOVERED, CpuSearchBackend, why_not
 from heed.backends.protocol import SearchBackend, SearchModel
 from heed.model.architecture import Architecture
-from heed.model.cost import n_parameters
+from heed.model.cost import Take, n_parameters
 from heed.runtime.device import DecodingPrecision
 
 if TYPE_CHECKING:

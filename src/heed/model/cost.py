@@ -1,10 +1,27 @@
 """Parameters and floating-point operations by formula: the last column of Table 3, the FLOPs of Table 2."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import astuple, dataclass
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
 
 from heed.model.architecture import Architecture
+
+
+@runtime_checkable
+class Rows(Protocol):
+    """A weight in fp32, of which some rows are read at a time: an array, or what a file holds."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    def __getitem__(self, rows: slice, /) -> NDArray[np.float32]: ...
+
+
+Take = Callable[[str], Rows | None]  # a weight by its name in a model's state; None if there is none
 
 # m and v: a product and a sum of products each, v one product more; both corrections; root, sum, quotient, difference.
 ADAM_FLOPS = 13

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from heed.errors import HeedError
+from heed.model.cost import Take
 from heed.model_folder.card import ModelCard, ModelConfig, read_config, write_config
-from heed.model_folder.weights import Take, check_weights
+from heed.model_folder.weights import check_weights
 from heed.runtime.files import whole_folder
 from heed.runtime.manifest import MANIFEST, check, manifest, seal
 from heed.text.tokenizer_kinds import AnyTokenizer, load_tokenizer

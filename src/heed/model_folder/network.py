@@ -6,11 +6,10 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from heed.model.cost import weight_shapes
+from heed.model.cost import Take, weight_shapes
 from heed.model.networks import network_of
 from heed.model.transformer import Transformer
 from heed.model_folder.card import ModelConfig
-from heed.model_folder.weights import Take
 
 
 def first_names(model: Transformer) -> dict[str, str]:
@@ -31,7 +30,7 @@ class _NothingDrawn(TorchFunctionMode):
 def model_of(config: ModelConfig, take: Take) -> Transformer:
     """The model of these weights, in evaluation mode; they are not copied."""
     names = weight_shapes(config.arch, config.vocab_size, config.src_vocab_size)
-    weights = {name: torch.from_numpy(weight) for name in names if (weight := take(name)) is not None}
+    weights = {name: torch.from_numpy(weight[:]) for name in names if (weight := take(name)) is not None}
     network = network_of(config.arch)
     if network is Transformer:
         with torch.device("meta"), _NothingDrawn():

@@ -7,8 +7,9 @@ import json
 import math
 import os
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -17,16 +18,14 @@ from numpy.typing import NDArray
 
 from heed.config import cut
 from heed.errors import HeedError
-from heed.model.cost import n_parameters, weight_shapes
+from heed.model.cost import Rows, n_parameters, weight_shapes
 from heed.model_folder.card import ModelConfig
 from heed.runtime.json_files import MAX_JSON_BYTES
 from heed.runtime.reading import regular_file
 
-Take = Callable[[str], NDArray[np.float32] | None]  # a weight in fp32 by its name; None if there is none
-
 # What weights may be stored as. A safetensors file is the length of its header in 8 bytes, the header in JSON, and the
 # tensors, consecutively. It is read, not mapped into memory, where another process that cuts it would end this
-# one by a signal; each tensor enters memory once.
+# one by a signal; rows enter memory when they are asked for.
 _DTYPES: dict[str, np.dtype[Any]] = {
     "F32": np.dtype(np.float32),
     "F16": np.dtype(np.float16),
@@ -45,8 +44,8 @@ class _Stored(NamedTuple):
 
 
 class StoredWeights:
-    """The weights in a safetensors file, which stays open; each is read when it is taken, so that memory never holds
-    all of them."""
+    """The weights in a safetensors file, which stays open; rows are read when they are asked for, so that memory never
+    holds all weights."""
 
     def __init__(self, path: Path):
         """HeedError if the file is missing, cut short or of another kind."""
@@ -61,28 +60,39 @@ class StoredWeights:
         """The shape of each weight by its name."""
         return {name: stored.shape for name, stored in self._contents.items()}
 
-    def raw(self, name: str) -> tuple[NDArray[Any], bool]:
-        """A weight as it is stored, and whether that is in bf16, of which the array has the bits."""
+    def raw(self, name: str, rows: slice = slice(None)) -> tuple[NDArray[Any], bool]:
+        """Rows of a weight as they are stored, and whether that is in bf16, of which the array has the bits."""
         stored = self._contents[name]
         with self._errors():
-            return _read(self._file, stored), stored.dtype == _DTYPES["BF16"]
+            return _read(self._file, stored, rows), stored.dtype == _DTYPES["BF16"]
 
-    def take(self, name: str) -> NDArray[np.float32] | None:
-        """A weight in fp32; None if the file has no such weight. HeedError if it holds numbers that are not finite."""
-        if name not in self._contents:
-            return None
-        numbers, is_bf16 = self.raw(name)
-        if is_bf16:
-            numbers = (numbers.astype(np.uint32) << 16).view(np.float32)
-        with np.errstate(over="ignore"):
-            weight = numbers.astype(np.float32, copy=False)
-        check_finite(name, weight, where=self.path)
-        return weight
+    def take(self, name: str) -> Rows | None:
+        """A weight; None if the file has no such weight. Reading raises HeedError for numbers that are not finite."""
+        stored = self._contents.get(name)
+        return None if stored is None else _StoredRows(self, name, stored.shape)
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
         with file_errors(self.path):
             yield
+
+
+@dataclass(frozen=True)
+class _StoredRows:
+    """Rows of a weight in a file."""
+
+    weights: StoredWeights
+    name: str
+    shape: tuple[int, ...]
+
+    def __getitem__(self, rows: slice) -> NDArray[np.float32]:
+        numbers, is_bf16 = self.weights.raw(self.name, rows)
+        if is_bf16:
+            numbers = (numbers.astype(np.uint32) << 16).view(np.float32)
+        with np.errstate(over="ignore"):
+            weight = numbers.astype(np.float32, copy=False)
+        check_finite(self.name, weight, where=self.weights.path)
+        return weight
 
 
 def check_finite(name: str, weight: NDArray[np.float32], *, where: Path) -> None:
@@ -150,9 +160,14 @@ def _counts(values: Any) -> bool:
     return isinstance(values, list) and all(type(value) is int and 0 <= value < 2**63 for value in values)
 
 
-def _read(file: BinaryIO, stored: _Stored) -> NDArray[Any]:
-    numbers = np.empty(stored.shape, stored.dtype)
-    file.seek(stored.start)
+def _read(file: BinaryIO, stored: _Stored, rows: slice) -> NDArray[Any]:
+    shape, start = stored.shape, stored.start
+    if shape:
+        first, end, _ = rows.indices(shape[0])
+        start += first * ((stored.end - start) // max(1, shape[0]))
+        shape = (end - first, *shape[1:])
+    numbers = np.empty(shape, stored.dtype)
+    file.seek(start)
     if file.readinto(numbers.reshape(-1).view(np.uint8)) < numbers.nbytes:  # type: ignore[attr-defined]  # a BufferedReader's
         raise ValueError("cut while it was read")
     return numbers

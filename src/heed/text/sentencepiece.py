@@ -21,7 +21,7 @@ from heed.config import Settings, reason, validated
 from heed.errors import HeedError
 from heed.runtime.files import whole_file
 from heed.text.piece_table import read_table
-from heed.text.prefix import Prefix, Spellings
+from heed.text.prefix import NO_PREFIX, Prefix, Spellings
 from heed.text.sentencepiece_model import (
     BYTE,
     CONTROL,
@@ -60,6 +60,9 @@ class Vocabulary(Settings):
             raise ValueError("a piece has two ids")
         if any(len(encode_utf8(piece)) > MAX_PIECE for piece in known):
             raise ValueError(f"a piece has more than {MAX_PIECE} bytes")
+        if self.model is not None and self.pieces is not None:  # hundreds of thousands of texts, each held once
+            own: dict[str | None, str] = dict(zip(self.model.pieces, self.model.pieces, strict=True))
+            self.pieces[:] = [own.get(piece, piece) for piece in self.pieces]
         return self
 
     def __len__(self) -> int:
@@ -195,7 +198,11 @@ class SentencePieceTokenizer:
 
     @cached_property
     def _token_names(self) -> TokenNames:
-        names = [None if piece is None else readable(piece.encode()) for piece in self.tgt.table]
+        # A piece that is readable as it stands takes no memory of its own.
+        names = [
+            piece if piece is None or (piece.isprintable() and " " not in piece) else readable(piece.encode())
+            for piece in self.tgt.table
+        ]
         return TokenNames(names, left_out={self.special.pad, self.special.bos, self.special.eos})
 
     def src_spans(self, texts: list[str]) -> list[list[tuple[int, int]]]:
@@ -284,6 +291,8 @@ class _Side:
         return [[code, *pieces] if code else pieces for code, pieces in zip(codes, segmented, strict=True)]
 
     def prefix(self, text: str) -> Prefix:
+        if not text:  # which spares a table of all spellings
+            return NO_PREFIX
         check_unicode(text)
         (pieces,) = self._segment([text])
         model = self.vocabulary.model

@@ -1,6 +1,7 @@
 """Readable names of tokens, no two of a vocabulary alike: a line of names, separated by spaces, is a segmentation."""
 
 from collections.abc import Collection, Iterable, Sequence
+from functools import cached_property
 
 from heed.config import shown
 from heed.errors import HeedError
@@ -16,21 +17,27 @@ class TokenNames:
     """
 
     def __init__(self, names: Sequence[str | None], *, left_out: Collection[int]):
-        self._ids: dict[str, int] = {}
+        taken = set[str]()
         self._names: list[str | None] = [None] * len(names)
         for i, name in enumerate(names):
-            if i not in left_out and name and name not in self._ids:
-                self._ids[name], self._names[i] = i, name
+            if i not in left_out and name and name not in taken:
+                taken.add(name)
+                self._names[i] = name
         for i, own_name in enumerate(self._names):
             if i not in left_out and own_name is None:
                 name = f"<id:{i}>"
-                while name in self._ids:
+                while name in taken:
                     name = f"<{name}"
-                self._ids[name], self._names[i] = i, name
+                taken.add(name)
+                self._names[i] = name
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
         """The name of each id that has one."""
         return [name for i in ids if (name := self._names[i]) is not None]
+
+    @cached_property
+    def _ids(self) -> dict[str, int]:
+        return {name: i for i, name in enumerate(self._names) if name is not None}
 
     def ids(self, tokens: Iterable[str]) -> list[int]:
         """The id of each token. HeedError for an unknown one."""

@@ -1,21 +1,28 @@
-"""Packed weights that are kept for the next start: the same translations, and at worst they are packed anew."""
+"""Packed weights: what memory they take, and what is kept of them for the next start, at worst to be packed anew."""
 
 import dataclasses
 import os
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from tests.conftest import SPECIAL
 
-from heed.backends.cpu import packed_cache
-from heed.backends.cpu.build import has_int8, library
+from heed.backends.choice import packed
+from heed.backends.cpu import packed_cache, packed_model
+from heed.backends.cpu.build import has_int8, largest_int8_weight, library
+from heed.backends.cpu.training import pack_module
+from heed.backends.cpu.weights import AT_A_TIME
 from heed.decoding.beam import beam_search
 from heed.decoding.loading import no_report, ready_models
 from heed.decoding.settings import DecodingSettings
 from heed.model.architecture import Architecture
+from heed.model.cost import n_parameters
 from heed.model.transformer import Transformer
-from heed.model_folder import ModelCard, ModelFolder, load_model, save_model
+from heed.model_folder import ModelCard, ModelFolder, load_model, save_model, shared_weights, write_weights
+from heed.model_folder.weights import StoredWeights
 from heed.runtime.device import cache_folder
 
 pytestmark = pytest.mark.skipif(
@@ -53,7 +60,9 @@ def without_weights(folder: Path) -> ModelFolder:
     return dataclasses.replace(load_model(folder), take=refuse)
 
 
-def test_a_second_start_reads_no_weight_of_the_folder_and_finds_the_same(folder):
+@pytest.mark.parametrize("shared_size", [packed_model.SHARED_SIZE, 0])
+def test_a_second_start_reads_no_weight_of_the_folder_and_finds_the_same(folder, shared_size, monkeypatch):
+    monkeypatch.setattr(packed_model, "SHARED_SIZE", shared_size)
     first = searched(load_model(folder))
     assert len(packed_cache.packed_files()) == 1
     assert searched(without_weights(folder)) == first
@@ -98,3 +107,40 @@ def test_a_model_is_searched_where_nothing_can_be_kept(folder, monkeypatch):
     (cache_folder() / "packed").write_text("a file where a folder should be")
     first = searched(load_model(folder))
     assert np.isfinite([log_prob for _, log_prob in first]).all()
+
+
+@pytest.mark.parametrize("share", ["all", "tgt"])
+def test_embeddings_of_whole_steps_are_the_same_in_the_outputs_matrix_as_in_bf16(share, monkeypatch):
+    torch.manual_seed(3)
+    arch = Architecture(n_layers=2, d_model=36, d_ff=48, n_heads=4, share=share, dropout=0.0)
+    model = Transformer(arch, 70, None if share == "all" else 50).eval()
+    with torch.no_grad():  # the largest number of each row is as many steps as there may be, each a power of two
+        table, largest = model.tgt_embedding.weight, largest_int8_weight()
+        table.copy_(torch.randint(-largest, largest + 1, table.shape))
+        table[:, 5] = largest
+        table.mul_(2.0 ** torch.randint(-9, -6, (len(table), 1)))
+    in_bf16 = pack_module(model, "int8", copy=True)
+    monkeypatch.setattr(packed_model, "SHARED_SIZE", 0)
+    in_int8 = pack_module(model, "int8", copy=True)
+    assert in_int8.tgt_embedding is in_int8.output and in_bf16.tgt_embedding.dtype == np.uint16
+    assert (in_int8.src_embedding is in_int8.output) == (share == "all")
+    settings = DecodingSettings(beam_size=3, max_extra_tokens=6)
+    found = [beam_search(model, SOURCES * 5, SPECIAL, settings, n_best=3) for model in (in_int8, in_bf16)]
+    assert found[0] == found[1]
+
+
+def test_packing_holds_a_part_of_one_weight_in_fp32_however_many_there_are(tmp_path, monkeypatch):
+    monkeypatch.setattr(packed_model, "SHARED_SIZE", 0)
+    most = 4 * AT_A_TIME * 128 * 4  # bytes: of these rows in fp32 some copies
+    for n_layers, vocab_size in ((8, 2_000), (1, 40_000)):
+        arch = Architecture(n_layers=n_layers, d_model=128, d_ff=256, n_heads=4)
+        write_weights(tmp_path / "weights", shared_weights(Transformer(arch, vocab_size)))
+        weights = StoredWeights(tmp_path / "weights")
+        tracemalloc.start()
+        try:
+            model = packed(arch, (vocab_size, None), weights.take, "int8", content=None)
+            rest, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert isinstance(model, packed_model.PackedModel) and peak < rest + most < 4 * n_parameters(arch, vocab_size)
+        assert rest < 1.5 * n_parameters(arch, vocab_size)  # a byte each, and what describes them

@@ -143,7 +143,7 @@ def with_symbols_barred(folder: ModelFolder) -> ModelFolder:
     barred = sorted({special.pad, special.bos} - {special.eos})
     if bias is None or not barred:
         return folder
-    bias = bias.copy()
+    bias = bias[:].copy()
     bias[barred] = BARRED
     return replace(folder, take=lambda name: bias if name == "output.bias" else folder.take(name))
 

@@ -17,8 +17,8 @@ from heed.backends.beam_account import BeamAccount, Bools, ContinuationRules, En
 from heed.backends.cpu.account_ops import account_structures, prefix_structures, within
 from heed.backends.cpu.build import Wanted, addresses, check_range, kernel, raw_addresses
 from heed.backends.cpu.declarations import Address, Structure, address, array, constants, ffi, structure
-from heed.backends.cpu.packed_model import Layer, PackedModel, Stack
-from heed.backends.cpu.weights import Floats32, Numbers
+from heed.backends.cpu.packed_model import Layer, PackedModel, Stack, Table
+from heed.backends.cpu.weights import Floats32, Numbers, PackedWeight
 from heed.backends.live_prefixes import LivePrefixes
 from heed.model.architecture import EPSILON
 
@@ -126,14 +126,14 @@ class _Layers:
         self._array = array("DecoderLayer", [_layer_structure(layer) for layer in stack.layers])
 
     def _step(
-        self, kernel: str, embedding: Numbers, positions: Numbers, beams: Structure, *, tokens: Address | None
+        self, kernel: str, embedding: Table, positions: Numbers, beams: Structure, *, tokens: Address | None
     ) -> Structure:
-        (vocab_size, d_model), dtype = embedding.shape, self._model.dtype
-        at = addresses(
-            kernel,
-            embedding=(embedding, (vocab_size, self._array[0].qkv.d_in), dtype),
-            positions=(positions, (len(positions), d_model), dtype),
-        )
+        d_model, dtype = self._array[0].qkv.d_in, self._model.dtype
+        at = addresses(kernel, positions=(positions, (len(positions), d_model), dtype))
+        if isinstance(embedding, PackedWeight):
+            at["table"] = embedding.structure
+        else:
+            at |= addresses(kernel, embedding=(embedding, (len(embedding), d_model), dtype))
         sizes = {"n_layers": len(self._array), "d_model": d_model, "d_ff": self._array[0].inner.d_out}
         options = self._options | {"scale": math.sqrt(d_model)}
         return structure("Step", layers=self._array, **sizes, **options, beams=beams[0], tokens=tokens, **at)

@@ -17,7 +17,7 @@ import numpy as np
 
 from heed.backends.cpu import packed_model, weights
 from heed.backends.cpu.build import largest_int8_weight
-from heed.backends.cpu.packed_model import PackedModel, PackedWeights, Packer
+from heed.backends.cpu.packed_model import PackedModel, PackedWeights, Packer, Table
 from heed.backends.cpu.weights import Numbers, PackedWeight
 from heed.errors import HeedError
 from heed.model.architecture import Sharing
@@ -105,9 +105,11 @@ class _KeptWeights:
     def pair(self, first: str, second: str) -> tuple[PackedWeight, PackedWeight]:
         return self.matrix(first), self.matrix(second)
 
-    def ends(self, *, share: Sharing) -> tuple[PackedWeight, Numbers, Numbers]:
-        src = self.table("src_embedding.weight")
-        return self.matrix("output"), src, src if share == "all" else self.table("tgt_embedding.weight")
+    def ends(self, *, share: Sharing) -> tuple[PackedWeight, Table, Table]:
+        output, sides = self.matrix("output"), ("src", "tgt")[: 1 if share == "all" else 2]
+        names = [f"{side}_embedding.weight" for side in sides]
+        tables = [self.table(name) if name in self._fields else output for name in names]
+        return output, tables[0], tables[-1]
 
 
 class _Recorder:
@@ -127,9 +129,11 @@ class _Recorder:
         of_first, of_second = self._packer.pair(first, second)
         return self._recorded(first, of_first), self._recorded(second, of_second)
 
-    def ends(self, *, share: Sharing) -> tuple[PackedWeight, Numbers, Numbers]:
+    def ends(self, *, share: Sharing) -> tuple[PackedWeight, Table, Table]:
         output, src, tgt = self._packer.ends(share=share)
-        self.arrays |= {"src_embedding.weight": src} | ({} if tgt is src else {"tgt_embedding.weight": tgt})
+        for name, table in (("tgt", tgt), ("src", src))[tgt is src :]:
+            if not isinstance(table, PackedWeight):
+                self.arrays[f"{name}_embedding.weight"] = table
         return self._recorded("output", output), src, tgt
 
     def _recorded(self, name: str, weight: PackedWeight) -> PackedWeight:

@@ -1,7 +1,6 @@
 """A network as a search on a CPU reads it: its weights packed, everything in arrays; no PyTorch."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -21,11 +20,15 @@ from heed.backends.cpu.weights import (
 from heed.backends.protocol import NO_BF16, NO_INT8
 from heed.errors import HeedError
 from heed.model.architecture import Activation, Architecture, Sharing, SinusoidForm
+from heed.model.cost import Rows, Take
 from heed.runtime.device import DecodingPrecision
 from heed.runtime.process_tuning import give_back_freed_memory
 
 Side = Literal["src", "tgt"]
-Take = Callable[[str], Floats32 | None]  # a weight by its name in a model's state, once; None if there is none
+Table = Numbers | PackedWeight  # embeddings: (id, d_model), or the 8-bit matrix whose rows they are
+# Numbers from which on an embedding in int8 is that matrix, as CTranslate2's are. Tables of common vocabularies are in
+# bf16 and exact to 2^-9; at the size of NLLB's, 262 million numbers, they would be 46 % of all memory.
+SHARED_SIZE = 1 << 26
 
 
 @runtime_checkable
@@ -41,7 +44,7 @@ class PackedWeights(Protocol):
     def pair(self, first: str, second: str) -> tuple[PackedWeight, PackedWeight]:
         """Two matrices with nothing but an activation or a weighted sum between them."""
 
-    def ends(self, *, share: Sharing) -> tuple[PackedWeight, Numbers, Numbers]:
+    def ends(self, *, share: Sharing) -> tuple[PackedWeight, Table, Table]:
         """The output's matrix, the sources' embedding and the targets'."""
 
 
@@ -84,7 +87,7 @@ class PackedModel:
     """A model to translate with.
 
     fp32: everything in float. int8, bf16: products in that, norms, embeddings, keys and values in bf16, the rest in
-    float.
+    float. Large embeddings are in int8: see SHARED_SIZE.
     """
 
     training, device_name = False, "cpu"
@@ -112,8 +115,8 @@ class PackedModel:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The type of embeddings, norms, keys and values: float, or 16 bits for bf16."""
-        return self.src_embedding.dtype
+        """The type of embeddings (Table aside), norms, keys and values: float, or 16 bits for bf16."""
+        return np.dtype(np.float32 if self.precision == "fp32" else np.uint16)
 
     @property
     def kv_width(self) -> int:
@@ -143,7 +146,7 @@ class Packer:
     """Packs the weights of a network as they are asked for; each is freed when it is packed."""
 
     def __init__(self, take: Take, precision: DecodingPrecision, *, activation: Activation):
-        """take: gives up the weights, in fp32. HeedError where the processor cannot compute in this precision, and for
+        """take: gives up each weight once. HeedError where the processor cannot compute in this precision, and for
         bf16 where both others are faster."""
         if precision == "int8" and not has_int8():
             raise HeedError(NO_INT8)
@@ -153,37 +156,45 @@ class Packer:
         self._pack = {"fp32": fp32_weight, "bf16": bf16_weight, "int8": int8_weight}[precision]
 
     def table(self, name: str) -> Numbers:
-        return self._stored(self._numbers(name))
+        return self._stored(self._rows(name))
 
     def matrix(self, name: str) -> PackedWeight:
-        return self._pack(self._numbers(f"{name}.weight"), self._take(f"{name}.bias"))
+        return self._pack(self._rows(f"{name}.weight"), self._bias(name))
 
     def pair(self, first: str, second: str) -> tuple[PackedWeight, PackedWeight]:
         if self._precision != "int8":
             return self.matrix(first), self.matrix(second)
-        numbers, bias = self._numbers(f"{first}.weight"), self._take(f"{first}.bias")
-        second_numbers, second_bias = self._numbers(f"{second}.weight"), self._take(f"{second}.bias")
+        numbers, bias = self._rows(f"{first}.weight")[:], self._bias(first)
+        second_numbers, second_bias = self._rows(f"{second}.weight")[:], self._bias(second)
         feed_forward = "feed_forward" in first
         if not feed_forward or self._activation == "relu":
             numbers, bias, second_numbers = move_outliers(numbers, bias, second_numbers)
         by_relu = feed_forward and self._activation == "relu"
         return int8_weight(numbers, bias), int8_weight(second_numbers, second_bias, by_relu=by_relu)
 
-    def ends(self, *, share: Sharing) -> tuple[PackedWeight, Numbers, Numbers]:
-        src = self._numbers("src_embedding.weight")
-        tgt = src if share == "all" else self._numbers("tgt_embedding.weight")
-        output = self._pack(self._numbers("output.weight") if share == "none" else tgt, self._take("output.bias"))
-        stored = self._stored(src)
-        return output, stored, stored if tgt is src else self._stored(tgt)
+    def ends(self, *, share: Sharing) -> tuple[PackedWeight, Table, Table]:
+        src = self._rows("src_embedding.weight")
+        tgt = src if share == "all" else self._rows("tgt_embedding.weight")
+        factor = self._rows("output.weight") if share == "none" else tgt
+        output = self._pack(factor, self._bias("output"))
+        one = self._precision == "int8" and math.prod(factor.shape) >= SHARED_SIZE
+        src_table = output if one and src is factor else self._stored(src)
+        if tgt is src:
+            return output, src_table, src_table
+        return output, src_table, output if one and tgt is factor else self._stored(tgt)
 
-    def _numbers(self, name: str) -> Floats32:
+    def _rows(self, name: str) -> Rows:
         weight = self._take(name)
         assert weight is not None, name
         return weight
 
-    def _stored(self, x: Floats32) -> Numbers:
+    def _bias(self, name: str) -> Floats32 | None:
+        bias = self._take(f"{name}.bias")
+        return None if bias is None else bias[:]
+
+    def _stored(self, x: Rows) -> Numbers:
         """A copy in the type in which the kernels read what is no factor of a product."""
-        return np.array(x, np.float32) if self._precision == "fp32" else to_bf16(x)
+        return np.array(x[:], np.float32) if self._precision == "fp32" else to_bf16(x)
 
 
 def _encoder(arch: Architecture, weights: PackedWeights) -> Stack:

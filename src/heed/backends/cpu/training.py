@@ -3,15 +3,14 @@
 from collections.abc import Sequence
 from typing import cast
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float
-from numpy.typing import NDArray
 from torch import Tensor
 
 from heed.backends.cpu import forward, search, training_ops
 from heed.backends.cpu.packed_model import PackedModel, Packer
 from heed.backends.training_protocol import PassSettings
+from heed.model.cost import Rows
 from heed.model.coverage import Coverage
 from heed.model.transformer import Transformer
 from heed.runtime.device import DecodingPrecision
@@ -84,7 +83,7 @@ def pack_module(model: Transformer, precision: DecodingPrecision, *, copy: bool)
         for parameter in model.parameters():
             parameter.data = torch.empty(0)
 
-    def take(name: str) -> NDArray[np.float32] | None:
+    def take(name: str) -> Rows | None:
         tensor = state.pop(name, None)
         return None if tensor is None else tensor.float().numpy()
 

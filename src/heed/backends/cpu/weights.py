@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from heed.backends.cpu.build import addresses, has_bf16, has_int8, kernel, largest_int8_weight, raw_addresses
 from heed.backends.cpu.declarations import Structure, structure
 from heed.errors import HeedError
+from heed.model.cost import Rows
 
 PANEL = 32  # outputs that lie together in a packed weight: PANEL of search_tiles.h
 AT_A_TIME = 1024  # rows that are converted at a time, so that memory holds no more of them twice; whole panels
@@ -19,10 +20,10 @@ Floats32 = NDArray[np.float32]
 Numbers = NDArray[Any]  # in float, or bf16 in 16 bits
 
 
-def to_bf16(x: Floats32) -> NDArray[np.uint16]:
+def to_bf16(x: Rows) -> NDArray[np.uint16]:
     """Rounded to the nearest number in bf16, of two such to the even one; NaN stays NaN."""
     rounded = np.empty(x.shape, np.uint16)
-    for first in range(0, len(x), AT_A_TIME):
+    for first in range(0, x.shape[0], AT_A_TIME):
         some = np.ascontiguousarray(x[first : first + AT_A_TIME], np.float32)
         bits = some.view(np.uint32)
         halves = (bits + (0x7FFF + ((bits >> 16) & 1))) >> 16
@@ -70,12 +71,12 @@ class PackedWeight:
         return has_int8() and exact
 
 
-Pack = Callable[[Floats32, Floats32 | None], PackedWeight]  # of a weight (d_out, d_in) and its bias (d_out)
+Pack = Callable[[Rows, Floats32 | None], PackedWeight]  # of a weight (d_out, d_in) and its bias (d_out)
 
 
-def fp32_weight(weight: Floats32, bias: Floats32 | None) -> PackedWeight:
+def fp32_weight(rows: Rows, bias: Floats32 | None) -> PackedWeight:
     """A weight in float."""
-    d_out, d_in = weight.shape
+    d_out, d_in = (weight := rows[:]).shape
     n_whole = d_out // PANEL
     panels = np.zeros((-(-d_out // PANEL), d_in, PANEL), np.float32)
     panels[:n_whole] = weight[: n_whole * PANEL].reshape(n_whole, PANEL, d_in).transpose(0, 2, 1)
@@ -84,7 +85,7 @@ def fp32_weight(weight: Floats32, bias: Floats32 | None) -> PackedWeight:
     return PackedWeight(d_in, d_out, panels=panels, bias=_padded_bias(d_out, bias))
 
 
-def bf16_weight(weight: Floats32, bias: Floats32 | None) -> PackedWeight:
+def bf16_weight(weight: Rows, bias: Floats32 | None) -> PackedWeight:
     """A weight in bf16, its bias too."""
     d_out, d_in = weight.shape
     panels = _panels(to_bf16(weight), n=2)
@@ -93,7 +94,7 @@ def bf16_weight(weight: Floats32, bias: Floats32 | None) -> PackedWeight:
 
 
 @np.errstate(all="ignore")  # numbers that are not finite are found in what they lead to
-def int8_weight(weight: Floats32, bias: Floats32 | None, *, by_relu: bool = False) -> PackedWeight:
+def int8_weight(weight: Rows, bias: Floats32 | None, *, by_relu: bool = False) -> PackedWeight:
     """A weight in whole multiples of an output's step: its largest number / 127, or / 64 where the kernels need that.
 
     by_relu: only rows without negative numbers are multiplied, so 127 will always do.
@@ -101,18 +102,21 @@ def int8_weight(weight: Floats32, bias: Floats32 | None, *, by_relu: bool = Fals
     d_out, d_in = weight.shape
     largest = largest_int8_weight()
     unsigned = by_relu and largest < 127
-    most = np.maximum(weight.max(axis=1), -weight.min(axis=1))  # without a copy of the weight's size
-    steps = np.maximum(most, np.float32(1e-30)) / np.float32(127 if unsigned else largest)
+    steps = np.zeros(-(-d_out // PANEL) * PANEL, np.float32)
     panels = np.empty((-(-d_out // PANEL), -(-d_in // 4), PANEL, 4), np.int8)
     offsets = np.zeros(len(panels) * PANEL, np.int32)
     for first in range(0, d_out, AT_A_TIME):
-        whole = weight[first : first + AT_A_TIME] / steps[first : first + AT_A_TIME, None]
+        numbers = weight[first : first + AT_A_TIME]
+        most = np.maximum(numbers.max(axis=1), -numbers.min(axis=1))  # without a copy of their size
+        of_rows = np.maximum(most, np.float32(1e-30)) / np.float32(127 if unsigned else largest)
+        steps[first : first + len(of_rows)] = of_rows
+        whole = numbers / of_rows[:, None]
         np.rint(whole, out=whole)
         np.nan_to_num(whole, copy=False)  # of what is not finite the step is not either
         some = _panels(whole.astype(np.int8), n=4)
         panels[first // PANEL : first // PANEL + len(some)] = some
         offsets[first : first + len(whole)] = -128 * whole.sum(axis=1, dtype=np.float64)  # whole numbers: exact
-    quantized = {"steps": np.pad(steps, (0, -d_out % PANEL))} | ({} if unsigned else {"offsets": offsets})
+    quantized = {"steps": steps} | ({} if unsigned else {"offsets": offsets})
     return PackedWeight(d_in, d_out, panels=panels, bias=_padded_bias(d_out, bias), **quantized)
 
 

@@ -8,6 +8,8 @@
 
 namespace heed {
 
+static inline int64_t in_fours(int64_t d_in) { return round_up(d_in, 4); }
+
 struct Int8Panel {
     const int8_t *weights, *next;  // next: the panel that will probably be read after this one, or null
     const int32_t* offsets;
@@ -16,12 +18,22 @@ struct Int8Panel {
     bool relu;
 };
 
+// A row of a matrix in float.
+struct Int8Row {
+    const int8_t* numbers;
+    float step;
+
+    Int8Row(const Weight& weight, int64_t row)
+        : numbers(static_cast<const int8_t*>(weight.panels) + row / PANEL * PANEL * in_fours(weight.d_in) +
+                  row % PANEL * 4),
+          step(weight.steps[row]) {}
+    float operator[](int64_t j) const { return float(numbers[j / 4 * PANEL * 4 + j % 4]) * step; }
+};
+
 // The largest weight, as an integer, with which sums are exact: two products of bytes without sign are at most 32,767
 // together, 2 · 255 · 64 of rows that 128 was added to and 2 · 127 · 127 of rows without negative numbers.
 constexpr int32_t LARGEST_INT8_WEIGHT = BYTE_PRODUCTS == ByteProducts::PAIRS ? 64 : 127;
 constexpr bool shifts_rows() { return BYTE_PRODUCTS != ByteProducts::SIGNED; }
-
-static inline int64_t in_fours(int64_t d_in) { return round_up(d_in, 4); }
 
 static inline Int8Panel int8_panel_of(const Weight& weight, int64_t p, int64_t next, bool relu) {
     const int64_t d_in = in_fours(weight.d_in), first = p * PANEL;

@@ -76,6 +76,7 @@ struct Step {
     const T *embedding_gain, *embedding_bias;  // of the norm of embeddings, or null
     Beams beams;
     const int64_t* tokens;
+    const Weight* table;  // in 8-bit integers: its rows are the embeddings; or null
     const T *embedding, *positions;
     float scale, epsilon;  // of the embedding; of layer normalization
 };

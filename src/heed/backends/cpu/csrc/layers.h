@@ -137,10 +137,19 @@ public:
     void embed(const int64_t* rows) {
         team_.split(n_, [&](int64_t i) {
             const int64_t row = rows[i], place = step_.beams.lengths[row];
-            const T *word = step_.embedding + step_.tokens[row] * d_, *position = step_.positions + place * d_;
+            const T* const position = step_.positions + place * d_;
             const float scale = place < step_.first_word ? 0 : step_.scale;
             float* const sum = space_.sum + i * d_;
-            for (int32_t j = 0; j < d_; j++) sum[j] = to_float(word[j]) * scale + to_float(position[j]);
+            const auto add_position = [&](auto word) {
+                for (int32_t j = 0; j < d_; j++) sum[j] = word(j) * scale + to_float(position[j]);
+            };
+            if (step_.table) {
+                const Int8Row word(*step_.table, step_.tokens[row]);
+                add_position([&](int32_t j) { return word[j]; });
+            } else {
+                const T* const word = step_.embedding + step_.tokens[row] * d_;
+                add_position([&](int32_t j) { return to_float(word[j]); });
+            }
             if (step_.embedding_gain) normalize(sum, step_.embedding_gain, step_.embedding_bias);
             if (step_.first_gain) norm(i, step_.first_gain, step_.first_bias);
             products_.take(i, space_.x + i * d_, d_);
