@@ -9,7 +9,7 @@ import pytest
 from typer.main import get_command
 
 from heed.apps.cli.guesses import VERBS
-from heed.apps.commands import app
+from heed.apps.commands import app as commands
 from heed.config import known_names
 from heed.runs.recipe import Recipe
 from heed.suggestions import ADVICE, SYNONYMS, did_you_mean, names_meant
@@ -25,17 +25,20 @@ def verbs(command):
 
 
 def test_every_synonym_leads_to_settings_or_options_that_exist_and_is_none_itself():
-    options = {o.removeprefix("--") for verb in verbs(get_command(app)) for each in verb.params for o in each.opts}
+    app = get_command(commands)
+    options = {o.removeprefix("--") for verb in [app, *verbs(app)] for each in verb.params for o in each.opts}
     known = [*SETTINGS, "preset", *(name.replace("-", "_") for name in options)]
     lasts = {name.rpartition(".")[2] for name in known}
     for ours, theirs in SYNONYMS.items():
         assert lasts.issuperset(ours.split()), ours
         assert names_meant(theirs.split()[0], known), theirs
-    words = [word for theirs in (*SYNONYMS.values(), *ADVICE.values()) for word in theirs.split()]
-    assert len(words) == len(set(words))
-    assert not set(words) & {name.rpartition(".")[2] for name in SETTINGS}
+    for table in (SYNONYMS, ADVICE):
+        words = [word for theirs in table.values() for word in theirs.split()]
+        assert len(words) == len(set(words))
+        # Other programs' early_stopping is patience, and their max_tokens a batch.
+        assert set(words) & {name.rpartition(".")[2] for name in SETTINGS} <= {"early_stopping", "max_tokens"}
     for verb in (each for names in VERBS for each in [names.split()[0]] if not each.startswith("-")):
-        assert verb in get_command(app).commands
+        assert verb in app.commands
 
 
 LINES = "".join(f"line {i}\n" for i in range(20))
@@ -48,17 +51,17 @@ LINES = "".join(f"line {i}\n" for i in range(20))
         ("translate M text.en out.de", "heed translate M < text.en > out.de"),
         ("translate text.en", "heed translate MODEL < text.en"),
         ("translate M 'hello world'", "echo 'hello world' | heed translate M"),
-        ("translate M --input text.en", "heed translate MODEL < IN > OUT"),
         ("translate M -i text.en -o text.de", "heed translate MODEL < IN > OUT"),
         ("translate --model M", "MODEL stands without an option: heed translate MODEL"),
+        ("translate -model M -src text.en", "No such option: -model; MODEL stands without an option"),
+        ("translate M --batch-size 8", "Heed forms batches itself"),
+        ("translate opus-mt-en-de", "heed import opus-mt-en-de"),
         ("parse M text.en", "heed parse M < text.en"),
         ("train text.en text.de", "heed train --src text.en --tgt text.de"),
-        ("train text.en", "heed train --src text.en --tgt TRANSLATIONS"),
         ("train --src text.en --tgt text.de --gpus 2", "torchrun --nproc-per-node"),
         ("train --src text.en --tgt text.de --preset big", "--set preset=…"),
         ("train --src text.en --tgt text.de --resume", "a run resumes when the same command is given again"),
         ("train --src text.en --tgt text.de --out m", "did you mean --run?"),
-        ("train --src text.en --tgt text.de --valid-src dev.en", "--set data.dev=…"),
         ("train --src text.en --tgt text.de --from english", "give a code such as en"),
         ("train --src text.de --tgt text.en --from en --to de", "exchange --src and --tgt"),
         ("train --src text.en --tgt text.de --set model.positions=rope", "'sinusoid-t2t' or 'learned'"),
@@ -72,33 +75,35 @@ LINES = "".join(f"line {i}\n" for i in range(20))
         ("evaluate text.de text.en", "heed evaluate --hyp text.de --ref text.en"),
         ("score M text.en text.de", "heed score M --src text.en --tgt text.de"),
         ("import nothing", "no such file or folder"),
-        ("serve M --gpu", "did you mean --device?"),
         ("translate M/tokenizer.json", "name the folder: heed translate M"),
-        ("translate M --num-beams 5", "did you mean --beam?"),
+        ("info M/model.safetensors", "name the folder: heed info M"),
         ("translate M --temperature 0.5", "did you mean --sample?"),
-        ("translate M --source-lang en", "did you mean --from?"),
-        ("evaluate M text.en", "heed evaluate M --src text.en --ref TRANSLATIONS"),
         ("evaluate M --src text.en --ref text.de --metric comet", "heed compare --comet MODEL"),
-        ("export M out --format ct2", "did you mean --to?"),
         ("import opus-mt-en-de --offline", "HF_HUB_OFFLINE=1"),
         ("train base", "--set preset=base"),
         ("train demo", "heed demo"),
+        ("train wmt14-de-en-base", "wmt14-en-de-base trains the other direction with --set data.src=de"),
         ("train multi30k-de-en", "multi30k-en-de trains the other direction with --set data.src=de"),
+        ("train iwslt14", "for text of your own: heed train --src corpus.en --tgt corpus.de"),
+        ("train en-de", "did you mean multi30k-en-de, multi30k-en-de-fr, multi30k-en-de-raw, wmt14-en-de-base or"),
+        ("train my.yaml", "a recipe is a TOML file"),
+        ("train multi30k-en-de --set model.layer=3", "heed: multi30k-en-de: unknown setting model.layer"),
+        ("train --src nothing.en --tgt nothing.de --set training.lr=1", "unknown setting training.lr; did you mean"),
+        ("train --src text.en --tgt text.de --early-stopping 5", "--set training.patience=…"),
         ("train --config my.toml", "RECIPE stands without an option"),
-        ("train --src text.en --tgt text.de --criterion x", "training.label_smoothing"),
-        ("train --src text.en --tgt text.de --learning-rate 1e-3", "did you mean --set training.learning_rate=…?"),
-        ("train --src text.en --tgt text.de --max-seq-len 100", "--set data.max_tokens=…"),
-        ("train --src text.en --tgt text.de --wandb", "did you mean --track?"),
         ("train --src text.en --tgt text.de --track trackio", "pip install 'heed-mt[track]'"),
-        ("train --src text.en --tgt text.de --name one", "did you mean --run?"),
         ("eval M", "did you mean heed evaluate?"),
-        ("download multi30k", "did you mean heed data get?"),
+        ("download multi30k", "did you mean heed data get"),
+        ("lm", "no language models"),
+        ("data ls", "did you mean heed data list?"),
+        ("data get wmt14", "did you mean wmt14-en-de or wmt14-en-fr?"),
+        ("--verbose", "messages are on standard error"),
         ("evaluate M", "Example: heed evaluate"),
     ],
 )
 def test_a_command_as_it_is_guessed_leads_on(heed, tmp_path, command, answer):
     (tmp_path / "M").mkdir()
-    for name in ("text.en", "text.de", "M/tokenizer.json"):
+    for name in ("text.en", "text.de", "M/model.safetensors"):
         (tmp_path / name).write_text(LINES)
     done = heed(*shlex.split(command), cwd=tmp_path)
     assert done.returncode in (1, 2) and answer in done.stderr and "Traceback" not in done.stderr, done.stderr

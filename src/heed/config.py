@@ -12,13 +12,14 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from heed.errors import HeedError
 from heed.runtime.reading import read_bounded
-from heed.suggestions import advice, did_you_mean, names_meant
+from heed.suggestions import advice, did_you_mean, names_meant, names_of_meaning
 
 log = logging.getLogger(__name__)
 MAX_TOML_BYTES = 2**18
 MAX_DEPTH = 16  # of nested tables and lists; no setting lies deeper than 3
 MAX_DOTS = 256  # in one line of TOML: the parser's memory grows with the square of a dotted key's parts
 SHOWN = 80  # characters that an error shows of a value
+_INCOMPLETE = ("missing", "value_error")  # pydantic's errors that more settings may mend
 
 
 if TYPE_CHECKING:  # a checker would take the signature below for that of every kind of settings
@@ -191,6 +192,23 @@ def parse_override(text: str) -> dict[str, Any]:
     return tables
 
 
+def parse_overrides(texts: Sequence[str], kind: type[BaseModel], *, beside: str) -> dict[str, Any]:
+    """`parse_override` of all. HeedError for a setting that `kind` lacks, or for a value that it never has.
+
+    beside: a name that files have beside the settings.
+    """
+    changes: dict[str, Any] = {}
+    for text in texts:
+        changes = merged(changes, parse_override(text))
+    try:
+        kind.model_validate({name: value for name, value in changes.items() if name != beside})
+    except ValidationError as error:
+        # What is missing comes from a file, and what else is wrong may depend on it.
+        if any(each["type"] not in _INCOMPLETE for each in error.errors()):
+            raise _setting_error(kind, error, "--set") from None
+    return changes
+
+
 def validated(kind: type[S], values: Mapping[str, Any], *, where: str) -> S:
     """`values` as settings of type `kind`. HeedError names the setting, its fault and the nearest known name."""
     try:
@@ -202,13 +220,15 @@ def validated(kind: type[S], values: Mapping[str, Any], *, where: str) -> S:
 
 
 def _setting_error(kind: type[BaseModel], error: ValidationError, where: str) -> HeedError:
-    """One line for the first of pydantic's errors: the setting, its fault, what is known."""
-    first = error.errors()[0]
+    """One line for one of pydantic's errors: the setting, its fault, what is known."""
+    first = min(error.errors(), key=lambda each: each["type"] in _INCOMPLETE)
     name = cut(_in_one_line(".".join(str(part) for part in first["loc"])))
     if first["type"] == "extra_forbidden":
         beside = _names_beside(kind, first["loc"])
         known = [each for each in (*beside, *known_names(kind)) if not name.startswith(f"{each}.")]
-        meant, hint_by_meaning = names_meant(name, known, cutoff=0.5), advice(name)
+        meant = names_of_meaning(name, known)
+        hint_by_meaning = "" if meant else advice(name)
+        meant = meant or names_meant(name, known, cutoff=0.5)
         if isinstance(first["input"], dict) and not any(each.startswith(f"{name}.") for each in known):
             # A table that does not exist: what is set in it tells more than its name.
             inside = [each for key in first["input"] for each in names_meant(f"{name}.{key}", known, cutoff=0.9)]

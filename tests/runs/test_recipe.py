@@ -176,7 +176,9 @@ def test_an_unknown_recipe_is_refused_with_the_nearest_name(tmp_path, monkeypatc
             HeedError, match=r"^no recipe 'mutli30k-en-de' comes with Heed; did you mean multi30k-en-de\?"
         ):
             wrong("mutli30k-en-de")
-        with pytest.raises(HeedError, match=r"no recipe 'zzz' comes with Heed; known: multi30k-en-de, .*-big\.$"):
+        with pytest.raises(
+            HeedError, match=r"no recipe 'zzz' comes with Heed; known: multi30k-en-de, .*-big; for text of"
+        ):
             wrong("zzz")
     Path("zzz").write_text(recipe_text("multi30k-en-de"))
     with pytest.raises(HeedError, match=r"To read the file 'zzz', write \./zzz\.$"):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Self
@@ -140,7 +141,9 @@ def read_config(folder: Path) -> ModelConfig:
     """The content of config.json, without reading weights. HeedError if the folder is no model."""
     path = folder / "config.json"
     if not os.path.isdir(folder):  # Path.is_dir raises for a name that is too long
-        raise HeedError(f"{folder}: no such folder; expected a model folder, such as runs/demo/model.")
+        of_hub = re.search("opus-mt|nllb-200|m2m100|mbart-large|small-?100", str(folder))
+        hint = f"to fetch it: heed import {folder}" if of_hub else "expected a model folder, such as runs/demo/model."
+        raise HeedError(f"{folder}: no such folder; {hint}")
     if not path.is_file():
         inner = folder / "model" / "config.json"
         hint = f"did you mean {inner.parent}?" if inner.is_file() else "it has no config.json."

@@ -144,11 +144,12 @@ def read_recipe(recipe: str | Path, overrides: Sequence[str] = ()) -> Recipe:
         if not (Path(recipe) / RUN_CONFIG).is_file():
             hint = run_meant(recipe) or "name a run, or the file of a recipe."
             raise HeedError(f"{recipe}: not a run folder: it has no {RUN_CONFIG}; {hint}")
-        return _read_recipe(Path(recipe) / RUN_CONFIG, overrides, of_run=True)
+        path = Path(recipe) / RUN_CONFIG
+        return _recipe_of(read_toml(path), path, overrides, of_run=True)
     if isinstance(recipe, Path) or recipe.endswith(".toml") or Path(recipe).name != recipe:
-        return _read_recipe(Path(recipe), overrides)
+        return _recipe_of(read_toml(Path(recipe)), Path(recipe), overrides)
     with resources.as_file(recipe_file(recipe)) as path:
-        return _read_recipe(path, overrides)
+        return _recipe_of(read_toml(path), path, overrides, name=recipe)
 
 
 def recipe_of_text(text: str, overrides: Sequence[str] = (), *, path: Path) -> Recipe:
@@ -156,13 +157,13 @@ def recipe_of_text(text: str, overrides: Sequence[str] = (), *, path: Path) -> R
     return _recipe_of(toml_tables(text), path, overrides)
 
 
-def _read_recipe(path: Path, overrides: Sequence[str], *, of_run: bool = False) -> Recipe:
-    return _recipe_of(read_toml(path), path, overrides, of_run=of_run)
-
-
-def _recipe_of(values: dict[str, Any], path: Path, overrides: Sequence[str], *, of_run: bool = False) -> Recipe:
+def _recipe_of(
+    values: dict[str, Any], path: Path, overrides: Sequence[str], *, of_run: bool = False, name: str = ""
+) -> Recipe:
+    """The recipe of a file's tables. of_run: of a run's config.toml. name: what errors call it, if not by its path."""
     # A later override wins. File names in the recipe count from its folder, those in overrides from where we are.
-    values = _current_names(values, where=str(path))
+    where = name or str(path)
+    values = _current_names(values, where=where)
     _anchor_files(values, path.parent)
     changes: dict[str, Any] = {}
     check_texts(overrides=overrides)
@@ -173,21 +174,21 @@ def _recipe_of(values: dict[str, Any], path: Path, overrides: Sequence[str], *, 
     values = _laid_over(values, changes)
     try:
         if of_run:  # its config.toml holds everything, also the given model's shape; the model may have gone
-            return validated(Recipe, values, where=str(path))
+            return validated(Recipe, values, where=where)
 
         # From bottom to top: the preset, the shape of a model that training starts from, the recipe with its overrides.
         preset = values.pop("preset", "base")
         if not isinstance(preset, str):
-            raise HeedError(f"{path}: setting preset: expected a name, found {shown(preset)}.")
-        values = _with_given_shape(values, where=str(path))
-        recipe = validated(Recipe, _laid_over(read_preset(preset, where=str(path)), values), where=str(path))
+            raise HeedError(f"{where}: setting preset: expected a name, found {shown(preset)}.")
+        values = _with_given_shape(values, where=where)
+        recipe = validated(Recipe, _laid_over(read_preset(preset, where=where), values), where=where)
 
         # An override that changes nothing is an error, not a surprise after training.
         names = [text.partition("=")[0].strip() for text in overrides]
         n_layers = recipe.model.n_encoder_layers, recipe.model.n_decoder_layers
         if "model.n_layers" in names and all(n_layers):
             raise HeedError(
-                f"{path}: model.n_layers has no effect, since model.n_encoder_layers is {n_layers[0]} and "
+                f"{where}: model.n_layers has no effect, since model.n_encoder_layers is {n_layers[0]} and "
                 f"model.n_decoder_layers {n_layers[1]}; set those."
             )
         return recipe

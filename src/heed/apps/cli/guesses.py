@@ -10,23 +10,27 @@ from heed.suggestions import advice, did_you_mean, names_meant, names_of_meaning
 
 # A verb → what people call it.
 VERBS = {
-    "train": "fit learn finetune fine-tune resume continue start run",
-    "translate": "predict generate decode infer inference interactive test-translate",
+    "train": "fit learn finetune fine-tune resume continue start run sweep tune",
+    "translate": "predict generate decode decoder infer inference interactive test-translate",
     "evaluate": "eval test validate bleu sacrebleu chrf metrics",
-    "recipe list": "list recipes presets models",
-    "data list": "corpora corpus datasets",
+    "compare": "ter comet significance bootstrap paired-bs",
+    "recipe list": "list ls recipes presets models",
+    "data list": "list ls corpora corpus datasets",
     "data get": "download fetch",
+    "data check": "clean filter",
     "prepare": "preprocess tokenize binarize build-vocab vocab bpe",
-    "serve": "server web app ui api webui",
-    "export": "convert save",
-    "info": "show inspect describe summary",
-    "attention": "visualize visualise view trace heatmap",
-    "plot": "curves tensorboard loss",
-    "average": "avg checkpoint-average",
-    "doctor": "check env environment diagnose",
+    "serve": "server web app ui gui api webui",
+    "import": "install download pull hub",
+    "export": "convert save release-model",
+    "info": "show inspect describe summary params parameters count",
+    "attention": "visualize visualise view trace heatmap align alignment",
+    "plot": "curves tensorboard loss log logs",
+    "average": "avg checkpoint-average average-checkpoints merge",
+    "back-translate": "backtranslate backtranslation",
+    "doctor": "check env environment diagnose gpu status system",
     "translate-file": "document docx file",
     "--version": "version",
-    "--help": "help",
+    "--help": "help docs",
 }
 # How files are named, for verbs of which people expect that they take them in this order.
 FORMS = {
@@ -44,13 +48,13 @@ OUTPUT = "o out output hyp tgt output-file".split()
 
 def refuse_misplaced_files(verb: str, positional: Sequence[str]) -> None:
     """HeedError with the command that names them, if files or a text stand where the verb takes models or a recipe."""
+    for file in positional:
+        folder, name = os.path.split(file)
+        if name in MODEL_FILES and os.path.isfile(os.path.join(folder, MODEL_FILES[0])):
+            folder = shlex.quote(folder or ".")
+            raise HeedError(f"{file} is a file of a model folder; name the folder: heed {verb} {folder}")
     if verb not in FORMS or not positional:
         return
-    if file := next(
-        (each for each in positional if os.path.basename(each) in MODEL_FILES and os.path.isfile(each)), ""
-    ):
-        folder = shlex.quote(os.path.dirname(file) or ".")
-        raise HeedError(f"{file} is a file of a model folder; name the folder: heed {verb} {folder}")
     given = [shlex.quote(each) for each in positional]
     texts = [each for each in positional if os.path.isfile(each) and not each.endswith(".toml")]
     if verb != "evaluate" and texts[:1] == [positional[0]]:  # evaluate can do without a model, train has none
@@ -67,15 +71,16 @@ def refuse_misplaced_files(verb: str, positional: Sequence[str]) -> None:
         raise HeedError(f"{texts[0]} is a text file; {source}: {form.format(*given)}")
 
 
-def verb_meant(name: str, known: Sequence[str]) -> str:
-    """ "did you mean heed VERB?", or empty. known: the verbs of the group."""
-    meant = [verb for verb, names in VERBS.items() if name.lower() in names.split()]
-    meant = [verb for verb in meant if verb.startswith("--") or verb.split()[0] in known]
-    return did_you_mean(f"heed {verb}" for verb in meant)
+def verb_meant(name: str, group: str, known: Sequence[str]) -> str:
+    """ "did you mean heed VERB?", or advice; empty if unknown. known: the verbs of the group, "" for all of Heed's."""
+    word = name.lower().replace("_", "-")
+    meant = [verb for verb, names in VERBS.items() if verb.startswith(group) and word in names.split()]
+    meant = [verb for verb in meant if verb.startswith("--") or verb.removeprefix(group).split()[0] in known]
+    return did_you_mean(f"heed {verb}" for verb in [f"{group}{word}"] * (word in known) or meant) or advice(name)
 
 
 def option_meant(option: str, command: Any) -> str:
-    """What to write in place of an option that a verb lacks: another one, a setting, or advice; empty if unknown."""
+    """What to write in place of an option that a verb, or a group, lacks: another, a setting, or advice; else empty."""
     word = option.lstrip("-").lower()
     for argument in (each for each in command.params if each.param_type_name == "argument"):
         if names_of_meaning(word, [argument.name.removesuffix("s")]):

@@ -135,8 +135,8 @@ class VerbGroup(typer.core.TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Names the verb that was meant by another one's name."""
-        verbs = self.list_commands(ctx)
-        if args[0] not in verbs and (meant := verb_meant(args[0], verbs)):
+        verbs, group = self.list_commands(ctx), "" if ctx.parent is None else f"{ctx.info_name} "
+        if args[0] not in verbs and (meant := verb_meant(args[0], group, verbs)):
             ctx.fail(f"No such command {args[0]!r}; {meant}")
         return super().resolve_command(ctx, args)
 
@@ -169,14 +169,16 @@ def _run(app: typer.Typer, arguments: list[str]) -> int:
     except UsageError as error:
         if error.ctx is None or error.message != error.ctx.get_help():  # without a verb the help is the message
             error.message = printable(error.message)
-        verb = error.ctx.command if error.ctx is not None and isinstance(error.ctx.command, Verb) else None
-        option = getattr(error, "option_name", None)
-        if verb and option and (meant := option_meant(option, verb)):
-            error.message += f"; {meant}"
+        verb = error.ctx.command if error.ctx is not None else None
+        if option := getattr(error, "option_name", None):
+            # Of -src, as OpenNMT has it, the parser names -s.
+            word = next((each for each in arguments if each[:2] == option and each[2:]), option)
+            meant = option_meant(word, verb)
+            error.message = error.message.replace(option, printable(word)) + f"; {meant}" * bool(meant)
         error.possibilities = []  # click's: options that merely look alike
         with suppress(OSError):
             error.show(sys.stderr)
-        if verb and verb.epilog:
+        if isinstance(verb, Verb) and verb.epilog:
             message(f"{verb.epilog}\n")
         return int(error.exit_code)
     return 0

@@ -69,6 +69,6 @@ def import_(
         path = fetch(on_hub, report=say)
     elif out is None and kind in get_args(ImportFormat):
         missing = "" if os.path.lexists(path) else "no such file or folder, and not the name of a model of the hub; "
-        raise HeedError(f"{path}: {missing}name the model folder to write too: heed import {path} OUT.")
+        raise HeedError(f"{path}: {missing}name the folder to write as well: heed import {path} OUT.")
     read_as(path, out or Path(), cast(ImportFormat, kind), src=src, tgt=tgt, report=say)
     show(out)

@@ -106,28 +106,30 @@ def train(
 
     Two text files are enough: heed train --src corpus.en --tgt corpus.de writes a recipe and trains it.
     """
-    import_torch_for_training()
     from heed.data.corpora.download import Corpora
     from heed.model_folder import read_config
-    from heed.runs.average import KEPT
     from heed.runs.recipe import is_run_folder, read_recipe, recipe_of_text
-    from heed.runs.tasks.task import task_of
 
-    train_one = _training(track)  # a tracker that is not installed is refused before any work
-    # A recipe from two text files, or one that exists; both give the same values.
+    # A recipe from two text files, or one that exists; both give the same values. Its faults show before torch is here.
+    own = None
     if recipe is None:
         own = _recipe_of_files(src, tgt, src_language, tgt_language, settings or [])
         values = recipe_of_text(own.text, settings or [], path=own.path)
         run = run or Path("runs") / own.name
-        if not own.is_written() and not dry_run:
-            own.write()
-            say(f"Wrote ./{own.path}, a recipe like any other. To resume this run: heed train {run}")
     else:
         given = {"--src": src, "--tgt": tgt, "--from": src_language, "--to": tgt_language}
         if names := [name for name, value in given.items() if value is not None]:
             raise HeedError(f"{' and '.join(names)}: a recipe names its own text; leave these out, or the recipe.")
         run = run or (Path(recipe) if is_run_folder(recipe) else Path("runs") / Path(recipe).stem)
         values = read_recipe(recipe, settings or [])
+    import_torch_for_training()
+    from heed.runs.average import KEPT
+    from heed.runs.tasks.task import task_of
+
+    train_one = _training(track)  # a tracker that is not installed is refused before any work
+    if own is not None and not own.is_written() and not dry_run:
+        own.write()
+        say(f"Wrote ./{own.path}, a recipe like any other. To resume this run: heed train {run}")
     if dry_run:
         _dry_run(values, Corpora(directory, mirror, say), as_json)
         if seeds is not None:
@@ -140,7 +142,6 @@ def train(
     results = train_one(values, run, corpora)
     if not results:  # one of several workers, and not the first
         return
-    # What was learned, and commands to go on with.
     model = run / "model"
     kept = read_config(model).card.trained_on[KEPT]
     if as_json:
@@ -209,15 +210,13 @@ def _recipe_of_files(
             "--src and --tgt write a recipe, which only one process can do; write it without torchrun, then start "
             "torchrun with the recipe."
         )
-    from heed.config import merged, parse_override
+    from heed.config import parse_overrides
     from heed.data.corpora.own_recipe import own_recipe
     from heed.model_folder import read_config
+    from heed.runs.recipe import Recipe
     from heed.training.schedule import fine_tuning_rate
 
-    changes: dict[str, Any] = {}
-    for text in settings:
-        changes = merged(changes, parse_override(text))
-    training = changes.get("training")
+    training = parse_overrides(settings, Recipe, beside="preset").get("training")  # before large files are read
     folder = training.get("start_from") if isinstance(training, dict) else None
     start_from = None
     if isinstance(folder, str):

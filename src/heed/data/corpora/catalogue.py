@@ -20,6 +20,7 @@ from heed.config import Settings, read_toml, shown, toml_tables, validated
 from heed.data.reading.text_files import check_test_names
 from heed.errors import HeedError
 from heed.runtime.files import base_folder
+from heed.suggestions import did_you_mean
 from heed.text.printable import check_language
 
 RAW = "raw"  # the variant that a corpus always has: as published
@@ -259,8 +260,8 @@ def find(name: str) -> Corpus:
     if name in names_of_heed():
         return _of_heed(name)
     known = [*names_of_heed(), *added]
-    near = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}."
+    near = [each for each in known if name and each.startswith(name)] or difflib.get_close_matches(name, known, n=1)
+    hint = did_you_mean(near) or f"known: {', '.join(known)}; to add one of your own: heed data add."
     raise HeedError(f"unknown corpus {shown(name)}; {hint}")
 
 

@@ -1,6 +1,7 @@
 """The recipes that come with Heed, found by name."""
 
 import os
+import re
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -22,17 +23,23 @@ def recipe_file(name: str) -> Traversable:
         return _folder() / f"{name}.toml"
     if name == "demo":
         raise HeedError("'demo' is no recipe: it makes its own text; run heed demo.")
-    if name.isidentifier() and (resources.files("heed") / "runs" / "presets" / f"{name}.toml").is_file():
+    word = name.lower().replace("_", "-")
+    near = [each for each in known if word and each.startswith(word)]
+    presets = [file.name for file in (resources.files("heed") / "runs" / "presets").iterdir()]
+    if f"{name}.toml" in presets and not near:
         raise HeedError(f"{name} is a preset, not a recipe: heed train --src SRC --tgt TGT --set preset={name}.")
-    *start, src, tgt = ["", "", *name.split("-")]
-    if (other := "-".join([*start[2:], tgt, src])) in known:
+    pair = re.search(r"\b([a-z]{2})-([a-z]{2})\b", word)
+    if pair and (other := word.replace(pair[0], f"{pair[2]}-{pair[1]}")) in known:
         raise HeedError(
-            f"no recipe {shown(name)} comes with Heed; {other} trains the other direction with --set data.src={src} "
-            f"--set data.tgt={tgt}."
+            f"no recipe {shown(name)} comes with Heed; {other} trains the other direction with --set "
+            f"data.src={pair[1]} --set data.tgt={pair[2]}."
         )
     here = [path for path in (f"{name}.toml", f"runs/{name}") if name and os.path.exists(path)]
-    near = here or [each for each in known if name and each.startswith(name.lower())] or names_meant(name, known)
-    hint = did_you_mean(map(cut, near)) or f"known: {', '.join(known)}."
+    near = here or near or [each for each in known if len(word) > 2 and word in each]
+    hint = did_you_mean(map(cut, near or names_meant(name, known, cutoff=0.75)))
+    if Path(name).suffix in (".yaml", ".yml", ".json"):
+        hint = "a recipe is a TOML file; to begin one: heed recipe show multi30k-en-de > my.toml."
+    hint = hint or f"known: {', '.join(known)}; for text of your own: heed train --src corpus.en --tgt corpus.de."
     file = f" To read the file {shown(name)}, write ./{cut(name)}." if Path(name).is_file() else ""
     raise HeedError(f"no recipe {shown(name)} comes with Heed; {hint}{file}")
 

@@ -85,14 +85,18 @@ def evaluate_translations(
 
     # Perplexity is of the references, so no search is involved; only the search is timed.
     log_probs = translator.log_probs([sources[i] for i in scored], [references[i] for i in scored])
+    exchanged = translator.log_probs([references[i] for i in scored[:100]], [sources[i] for i in scored[:100]])
+    if _per_token(exchanged) > _per_token(log_probs[:100]) + 2:  # nats; the sides of a good model differ by more
+        translator.report(
+            f"{name}: its sides seem to be exchanged: to this model, the sources are likelier translations of the "
+            "references than these of the sources."
+        )
     started = time.perf_counter()
     translations = translator.translate(sources)
     seconds = time.perf_counter() - started
 
-    # All pairs may have been left out: then there are no tokens to divide by.
     texts = [translation.text for translation in translations]
-    n_tokens = sum(map(len, log_probs))
-    ppl = perplexity(-sum(map(sum, log_probs)) / n_tokens) if n_tokens else None
+    ppl = perplexity(-_per_token(log_probs)) if log_probs else None  # all pairs may have been left out
     scores = {"bleu": bleu(texts, references, *others, tokenize=tokenize), "chrf": chrf(texts, references, *others)}
     return Evaluation(
         name,
@@ -104,6 +108,10 @@ def evaluate_translations(
         cut_off=sum(not translation.ended for translation in translations),
         without_perplexity=len(without),
     )
+
+
+def _per_token(log_probs: Sequence[Sequence[float]]) -> float:
+    return sum(map(sum, log_probs)) / max(1, sum(map(len, log_probs)))
 
 
 def score_table(evaluations: Sequence[Evaluation]) -> list[str]:
