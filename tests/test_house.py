@@ -23,7 +23,7 @@ SRC = PROJECT / "src" / "heed"
 # The most lines of Python of each room. A change that needs more raises the figure, and its commit says why.
 ROOMS = {
     "apps/bench": 920,
-    "apps/cli": 780,
+    "apps/cli": 790,
     "apps/cluster": 1_410,
     "apps/comparison": 960,
     "apps/corpora": 120,
@@ -43,11 +43,11 @@ ROOMS = {
     "model": 1_210,
     "model_folder": 640,
     "parsing": 1_830,
-    "runs": 2_670,
+    "runs": 2_680,
     "runtime": 1_520,
     "text": 2_330,
     "training": 3_200,
-    "tests": 42_350,
+    "tests": 42_360,
 }
 MOST_LINES_BESIDE_ROOMS = 900  # apps/commands.py and the files directly in src/heed
 MOST_OPTIONS = 334  # of all commands, as docs/reference/commands.md lists them
