@@ -49,7 +49,7 @@ ROOMS = {
     "training": 3_200,
     "tests": 42_360,
 }
-MOST_LINES_BESIDE_ROOMS = 900  # apps/commands.py and the files directly in src/heed
+MOST_LINES_BESIDE_ROOMS = 960  # apps/commands.py and the files directly in src/heed
 MOST_OPTIONS = 334  # of all commands, as docs/reference/commands.md lists them
 MOST_SETTINGS = 107  # of a recipe, as docs/reference/settings.md lists them
 LONGEST_FUNCTION = 100  # lines
