@@ -31,7 +31,7 @@ def inspected(folder: Path, train, dev=DEV, *, src="en", tgt="de", names=("en", 
 
     data = DataSettings(src=src, tgt=tgt, train=["s", "t"], dev=size or ["s", "t"])
     files = TextFiles(train=(write("train", train),), dev=write("dev", dev), dev_split=data.dev_split)
-    return inspect_text(files, data, tokenizer=None, report=lambda line: None)
+    return inspect_text(files, data, tokenizer=None)
 
 
 def test_a_clean_corpus_gives_no_remark(tmp_path):

@@ -95,6 +95,8 @@ def test_sides_of_different_length_are_refused_with_both_counts(tmp_path):
     for pair, counts in (((short, long), "1,013 lines.*1,016"), ((long, short), "1,016 lines.*1,013")):
         with pytest.raises(HeedError, match=counts):
             list(read_pairs(pair))
+    with pytest.raises(HeedError, match=r"short has 2 lines, .*long 4: .* \(What .*long has more is blank\.\)"):
+        list(read_pairs((write(tmp_path / "short", ["x"] * 2), write(tmp_path / "long", ["x", "x", "", " "]))))
     with pytest.raises(HeedError, match="empty"):
         list(read_pairs((write(tmp_path / "e", []), write(tmp_path / "f", []))))
 

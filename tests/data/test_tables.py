@@ -10,11 +10,11 @@ import pytest
 
 from heed.data.reading.columns import examine
 from heed.data.reading.lines import MAX_LINE_BYTES, elements
-from heed.data.reading.pairs import Sources, TrainingText, read_pairs, read_sides
+from heed.data.reading.pairs import Sources, TrainingText, examine_source, read_pairs, read_sides
 from heed.data.reading.rows import Columns
 from heed.data.settings import DataSettings
 from heed.errors import HeedError
-from heed.leases.plan import Range
+from heed.leases.plan import Range, make_parts
 
 DOG, CAT = ("a dog", "ein Hund"), ("a cat", "eine Katze")
 
@@ -32,6 +32,9 @@ def pairs_of(path: Path, content: str | bytes, columns=("en", "de")):
         ("pasted.tsv", "a dog\r\tein Hund\r\na cat\r\teine Katze\r\n"),
         ("head.csv", 'id,en,de\r\n1,"a dog","ein Hund"\r\n\r\n2,a cat,"eine\nKatze"\r\n'),
         ("semicolons.csv", '"a dog";ein Hund\na cat;eine Katze\n'),
+        ("bars.CSV", "en|de\na dog|ein Hund\na cat|eine Katze\n"),
+        ("marked.csv", '\ufeff"a dog","ein\nHund"\na cat,"eine\nKatze"\n'),
+        ("quoted.tsv", 'note\ten\tde\n"an ""x"""\ta dog\t"ein Hund"\n"b"\t"a cat"\teine Katze\n'),
         ("hf.jsonl", '{"id": 1, "translation": {"de": "ein Hund", "en": "a dog\\r\\n"}}\n\n'
          '{"translation": {"de": "eine Katze", "en": "a cat"}}\n'),
     ],
@@ -43,7 +46,7 @@ def test_tables_are_read_with_or_without_a_head(tmp_path, name, content):
 def test_columns_without_names_are_chosen_by_number_and_a_score_is_no_source(tmp_path):
     mined = "1.04\ta dog\tein Hund\n1.03\ta cat\teine Katze\n"
     with pytest.raises(
-        HeedError, match=r"mined\.tsv: column 1 holds numbers, not text; .* data\.columns = \['2', '3'\]"
+        HeedError, match=r"mined\.tsv: column 1 holds numbers or addresses, not text; .* data\.columns = \['2', '3'\]"
     ):
         pairs_of(tmp_path / "mined.tsv", mined)
     assert pairs_of(tmp_path / "mined.tsv", mined, ("2", "3")) == [DOG, CAT]
@@ -54,6 +57,35 @@ def test_columns_without_names_are_chosen_by_number_and_a_score_is_no_source(tmp
         examine(str(tmp_path / "corpus.csv"), ("text",), every=9, before=0)
 
 
+def test_what_tells_columns_apart_is_what_most_rows_agree_on(tmp_path):
+    prose = [f"one, two, {'and, ' * (n % 3)}{n}, x;eins, zwei, {n}\n" for n in range(40)]
+    assert pairs_of(tmp_path / "prose.csv", "".join(prose))[3] == ("one, two, 3, x", "eins, zwei, 3")
+    escaped = "en,de\n" + '"a \\"dog\\", one","ein \\"Hund\\""\n' * 9
+    assert pairs_of(tmp_path / "escaped.csv", escaped) == [('a "dog", one', 'ein "Hund"')] * 9
+    rows = ["a dog,ein Hund\n"] * 60
+    rows[20], rows[30] = '"a dog,ein Hund\n', "a dog, a cat,ein Hund\n"
+    (tmp_path / "stray.csv").write_text("".join(rows))
+    text, faults = TrainingText([(tmp_path / "stray.csv",) * 2], ("en", "de")), []
+    pairs = [pair for _, pair in text.pairs(on_fault=lambda place, fault: faults.append((place[1] + 1, str(fault))))]
+    assert pairs == [DOG] * 58
+    assert faults == [(21, "not CSV (a quotation mark has no partner)"), (31, "has 3 columns; expected 2")]
+
+
+NUMBERED = "no\tEnglish\tGerman\n1\ta dog\tein Hund\n2\ta cat\teine Katze\n"
+
+
+@pytest.mark.parametrize(("columns", "content", "told"), [
+    (("en", "de"), "en\tfr\na dog\tun chien\n", "has no column 'de'; it has 'en', 'fr'"),
+    (("en", "de"), "web-1\thttps://x.org\ta dog\n" * 4, "column 1 holds numbers or addresses, not text"),
+    (("en", "de"), NUMBERED, "has no column 'en'; it has 'no', 'English', 'German'"),
+    (("0", "1"), NUMBERED, "has no column 0; columns without names are counted from 1"),
+])  # fmt: skip
+def test_columns_that_are_not_plain_are_refused(tmp_path, columns, content, told):
+    with pytest.raises(HeedError, match=told):
+        pairs_of(tmp_path / "rows.tsv", content, columns)
+    assert pairs_of(tmp_path / "numbered.tsv", NUMBERED, ("2", "3")) == [DOG, CAT]
+
+
 def test_rows_of_csv_are_those_of_pythons_writer_wherever_reading_begins(tmp_path):
     path = tmp_path / "rows.csv"
     rows = [(f'a "{n}", b', "line\nbreak" * (n % 3)) for n in range(40)]
@@ -61,9 +93,10 @@ def test_rows_of_csv_are_those_of_pythons_writer_wherever_reading_begins(tmp_pat
         csv.writer(file).writerows([("en", "de"), *rows])
         file.write('open,"quote\n' + "x" * 200_000)
     with closing(Sources([[str(path)]], Columns(("en", "de")))) as sources:
-        found = [pair for _, pair in sources.pairs([Range(0, 20, 22), Range(0, 0, 20)])]
+        found = [pair for _, pair in sources.pairs([Range(0, 20, 23), Range(0, 0, 20)])]
     expected = [(src, tgt.replace("\n", " ")) for src, tgt in rows]
-    assert str(found.pop(21)) == "not CSV (field larger than field limit (131072))"
+    faults = [str(found.pop(21)) for _ in range(2)]
+    assert faults == ["not CSV (a quotation mark has no partner)", "has 1 column; expected 2"]
     assert found == [*expected[19:], *expected[:19]]
 
 
@@ -75,6 +108,10 @@ def test_a_bad_first_row_is_one_bad_row(tmp_path):
         pairs_of(tmp_path / "rows.jsonl", '{"translation": {"fr": "un"}}\n' * 12)
     with pytest.raises(HeedError, match=r"rows\.jsonl, row 1: not JSON"):
         pairs_of(tmp_path / "rows.jsonl", "{broken\n" * 12)
+    with pytest.raises(HeedError, match=r"row 1: a JSON array, not JSON Lines; write an object a line"):
+        pairs_of(tmp_path / "rows.json", "[\n" + good.replace("}", "},"))
+    deep = '{"a": {"b": {"en": "a dog", "de": "ein Hund"}}}\n' * 2
+    assert pairs_of(tmp_path / "deep.jsonl", deep, ("a.b.en", "a.b.de")) == [DOG] * 2
 
 
 def test_parquet_of_other_programs_is_read_and_becomes_json(tmp_path):
@@ -108,6 +145,9 @@ def test_parquet_of_other_programs_is_read_and_becomes_json(tmp_path):
                 assert rows.content.take(arrow.array([1])).column("text").to_pylist() == ["two"]
     with pytest.raises(HeedError, match=r"has no column 'fr'; it has .*'translation\.en'"):
         examine(path, ("fr",), every=9, before=0)
+    parquet.write_table(arrow.Table.from_arrays([at, at], names=["de", "de"]), path)
+    with pytest.raises(HeedError, match=r"has several columns 'de'; rename all but one"):
+        examine(path, ("de",), every=9, before=0)
 
 
 @pytest.mark.parametrize("kind", ["string", "string_view"])
@@ -163,7 +203,7 @@ def test_dev_and_tests_may_be_one_file_of_both_sides_in_which_each_row_counts(tm
     settings = {"src": "en", "tgt": "de", "train": ["a.tsv"]}
     assert DataSettings(**settings, dev=[str(dev)], added=[str(dev)], tests={"t": [str(dev)]}).tests["t"] == [str(dev)]
     dev.write_text("\n".join([*rows, "{broken", *rows]) + "\n")
-    with pytest.raises(HeedError, match=r"dev\.jsonl, line 3: not JSON\."):
+    with pytest.raises(HeedError, match=r"dev\.jsonl, row 3: not JSON\."):
         list(read_pairs((dev, dev), ("en", "de")))
     dev.write_text("")
     with pytest.raises(HeedError, match=r"dev\.jsonl is empty"):
@@ -187,6 +227,11 @@ def test_of_a_translation_memory_the_units_with_both_languages_are_pairs(tmp_pat
     assert list(read_pairs((path, path), ("en", "de"))) == pairs
     assert list(read_pairs((path, path), ("de_AT", "en"))) == [("eine Katze", "a cat")]
     assert TrainingText([(path, path)], ("en", "de")).rows == [4]
+    examined = examine_source([str(path)], ("en", "de"), every=2)
+    plan = make_parts([examined], 2, words=("pairs", "shards"), setting="data.shard_pairs")
+    assert [part[0].offsets[0] > 0 for part in plan] == [False, True]
+    with closing(Sources([[str(path)]], Columns(("en", "de")))) as sources:
+        assert [[pair for _, pair in sources.pairs(part)] for part in reversed(plan)] == [pairs[1:], pairs[:1]]
     with pytest.raises(HeedError, match="memory.tmx: has no column 'es'; it has 'en-us', 'en', 'de', 'fr'"):
         list(read_pairs((path, path), ("en", "es")))
     pieces = (MEMORY[i : i + 3].encode() for i in range(0, len(MEMORY), 3))

@@ -66,7 +66,7 @@ class Facts:
 
 
 def facts(name: str) -> Facts | None:
-    """The facts of a file, or None if it has no sidecar."""
+    """The facts of a file; None if it is not there."""
     if not is_url(name):
         try:
             state = Path(name).stat()
@@ -124,25 +124,31 @@ class HashingFile:
         return self._digest.hexdigest()
 
 
+def packing_of(name: str) -> str:
+    """How a file is packed by its name: .gz, .zst, or not at all."""
+    return next((suffix for suffix in (".gz", ".zst") if name.lower().endswith(suffix)), "")
+
+
 def unpacked_name(name: str) -> str:
     """A file's name without .gz or .zst."""
-    return name.removesuffix(".gz").removesuffix(".zst")
+    return name[: len(name) - len(packing_of(name))]
 
 
 def unpacked(file: Any, name: str) -> Iterator[bytes]:
     """The content in pieces, decompressed if the name ends with .gz or .zst. HeedError for a damaged file."""
+    packing = packing_of(name)
     try:
-        if name.endswith(".gz"):
+        if packing == ".gz":
             with gzip.GzipFile(fileobj=file, mode="rb") as stream:
                 while piece := stream.read(CHUNK_BYTES):
                     yield piece
-        elif name.endswith(".zst"):
+        elif packing == ".zst":
             yield from _zstd(file)
         else:
             while piece := file.read(CHUNK_BYTES):
                 yield piece
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise HeedError(f"{name}: damaged {'zstd' if name.endswith('.zst') else 'gzip'} file ({error}).") from None
+        raise HeedError(f"{name}: damaged {'zstd' if packing == '.zst' else 'gzip'} file ({error}).") from None
 
 
 def _zstd(file: Any) -> Iterator[bytes]:

@@ -89,7 +89,7 @@ class Workforce:
         workers = RayActors(
             _with_threads(settings, threads), address=self.cluster, n_workers=self.n_workers or None, gpus=self.gpus
         )
-        room = int(workers.gpus() / self.gpus) if self.gpus else workers.cpus() // threads
+        room = int(workers.count("GPU") / self.gpus) if self.gpus else workers.count("CPU") // threads
         n_workers = min(n_parts, self.n_workers or max(1, room))
         who = f"by {counted(n_workers, 'worker')} of {counted(threads, 'thread')} on a Ray cluster"
         if workers.is_open():
@@ -284,13 +284,9 @@ class RayActors:
         self._actors: dict[int, Any] = {}
         self._awaited: dict[Any, tuple[int, Any, bool]] = {}  # slot, actor, whether it is being started
 
-    def cpus(self) -> int:
-        """The CPUs of the cluster."""
-        return int(self._ray.cluster_resources().get("CPU", 0))
-
-    def gpus(self) -> int:
-        """The GPUs of the cluster."""
-        return int(self._ray.cluster_resources().get("GPU", 0))
+    def count(self, kind: Literal["CPU", "GPU"]) -> int:
+        """The CPUs or GPUs of the cluster."""
+        return int(self._ray.cluster_resources().get(kind, 0))
 
     def is_open(self) -> bool:
         """Whether a node of the cluster is reached at another address than loopback."""

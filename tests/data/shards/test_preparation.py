@@ -13,6 +13,7 @@ import pytest
 from tests.data.shards.made import digest, preparation, prepared, sentences, settings, write_lines
 
 from heed.data.corpus.shard import ParallelCorpus
+from heed.data.inspection import repetitions
 from heed.data.preparation import job
 from heed.data.preparation import plan as plans
 from heed.data.preparation import rules as filters
@@ -76,14 +77,19 @@ FILTERS = [
 @pytest.mark.parametrize("changes", FILTERS, ids=["none", "copies", "lengths", "dev split off"])
 def test_shards_hold_what_whole_preparation_holds(tmp_path, text, tokenizer, changes, monkeypatch):
     monkeypatch.setattr(plans, "HASHES_AT_A_TIME", 64)  # several ranges of hashes
+    monkeypatch.setattr(repetitions, "COPIED_SHARE", 0.01)
     train, dev = text
     data = settings(train, dev).model_copy(update=changes)
     lines: list[str] = []
     corpus = prepared(data, tmp_path / "shards", given=tokenizer, lines=lines).train
 
     whole_data, whole_folder = data.model_copy(update={"shard_pairs": None}), tmp_path / "whole" / "data"
-    whole = prepared(whole_data, tmp_path / "whole", given=tokenizer).train
+    of_whole: list[str] = []
+    whole = prepared(whole_data, tmp_path / "whole", given=tokenizer, lines=of_whole).train
     assert isinstance(whole, ParallelCorpus)
+    remarks, other_remarks = ([line for line in of if line.startswith("Remark")] for of in (lines, of_whole))
+    assert remarks == other_remarks
+    assert ("are copies of others" in " ".join(remarks)) == ("drop_duplicates" not in changes)
     expected = [(*(ids.tolist() for ids in whole[row]), int(whole.lines[row])) for row in range(len(whole))]
     assert read(corpus, corpus.n_shards) == expected and len(corpus) == len(whole)
     assert (corpus.counts("tgt", vocab_size=len(tokenizer)) == whole.counts("tgt", vocab_size=len(tokenizer))).all()
@@ -241,8 +247,11 @@ def test_lines_that_cannot_be_read_are_left_out_and_listed(tmp_path, text, token
     Path(src).write_bytes(b"\n".join(lines))
     for shard_pairs in (50, None):
         changed = settings([src, tgt], dev, shard_pairs=shard_pairs)
-        with pytest.raises(HeedError, match=r"train\.en: 30 of 240 lines cannot be read, .* \(first: line 1: byte 4"):
+        message = r"train\.en and .*train\.de: 30 of 240 lines cannot be read, .* \(first: line 1: byte 4"
+        with pytest.raises(HeedError, match=message):
             prepared(changed, tmp_path / f"bad-{shard_pairs}")
+    with pytest.raises(HeedError, match=r"\(first: line 1: target: byte 4"):
+        prepared(settings([tgt, src], dev), tmp_path / "exchanged")
 
 
 def test_a_damaged_shard_is_made_again_alone(tmp_path, text, tokenizer):
@@ -369,17 +378,20 @@ def test_files_of_a_folder_or_a_pattern_that_do_not_fit_are_named(tmp_path):
 
 def test_files_of_two_patterns_are_paired_by_what_their_wildcards_stand_for(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for name in "web/a.en web/b.en web/a.de web/c.de one/a.en one/b.de p/x.en.gz p/y.en p/x.de p/y.de".split():
+    for name in "web/a.en web/b.en web/a.de web/c.de one/a.en one/b.de p/x.en.gz p/y.en p/x.de p/y.de.GZ".split():
         Path(name).parent.mkdir(exist_ok=True)
         Path(name).touch()
-    for name in ("en/news.en", "en/1_en.txt", "de/news.de", "de/1_de.txt", "n/1/t.en", "n/1/t.de", "n/t.en", "n/t.de"):
+    within = ("m/en/en-1.en.txt", "m/en/1.en.txt", "m/de/de-1.de.txt", "m/de/1.de.txt")
+    nested = ("n/1/t.en", "n/1/t.de", "n/t.en", "n/t.de")
+    for name in ("en/news.en", "en/1_en.txt", "de/news.de", "de/1_de.txt", *within, *nested):
         Path(name).parent.mkdir(exist_ok=True, parents=True)
         Path(name).touch()
 
     def paired(*names):
         return [f"{src} {tgt}" for src, tgt in training_files(names, src="en", tgt="de")]
 
-    assert paired("p/*.en*", "p/*.de*") == ["p/x.en.gz p/x.de", "p/y.en p/y.de"]
+    assert paired("p/*.en*", "p/*.de*") == ["p/x.en.gz p/x.de", "p/y.en p/y.de.GZ"]
+    assert paired("m/en/*", "m/de/*") == ["m/en/1.en.txt m/de/1.de.txt", "m/en/en-1.en.txt m/de/de-1.de.txt"]
     assert paired("en/*", "de/*") == ["en/1_en.txt de/1_de.txt", "en/news.en de/news.de"]
     assert paired("n/**/?.en", "n/**/[!x].de") == ["n/1/t.en n/1/t.de", "n/t.en n/t.de"]
     assert paired("one/*.en", "one/b.de") == ["one/a.en one/b.de"]

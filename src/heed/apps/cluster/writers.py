@@ -3,7 +3,6 @@
 import base64
 import json
 import math
-from abc import ABC, abstractmethod
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -16,18 +15,7 @@ GROUP_BYTES = 2**26
 TYPES = {"translation": "string", "score": "float64", "log_prob": "float64", "ended": "bool_"}
 
 
-class Writer(ABC):
-    """Writes the rows of a part into a file."""
-
-    @abstractmethod
-    def add(self, rows: Rows, kept: list[int], added: dict[str, list[Any]]) -> None:
-        """The rows at the places `kept`, with these columns added."""
-
-    @abstractmethod
-    def close(self) -> None: ...
-
-
-class LineWriter(Writer):
+class LineWriter:
     """Writes JSON Lines, or text: the columns with tabs between them, in which tabs and line ends become spaces."""
 
     def __init__(self, path: Path, *, output: Format):
@@ -35,6 +23,7 @@ class LineWriter(Writer):
         self._file, self._output = path.open("w", encoding="utf-8", newline="\n"), output
 
     def add(self, rows: Rows, kept: list[int], added: dict[str, list[Any]]) -> None:
+        """Writes the rows at the places `kept`, with these columns added."""
         for number, place in enumerate(kept):
             new = {name: values[number] for name, values in added.items()}
             if self._output == "jsonl":
@@ -44,6 +33,7 @@ class LineWriter(Writer):
             self._file.write(line + "\n")
 
     def close(self) -> None:
+        """Completes the file."""
         self._file.close()
 
 
@@ -80,7 +70,7 @@ def _cell(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else f"{value:.4f}"
 
 
-class ParquetWriter(Writer):
+class ParquetWriter:
     """Writes Parquet, its row groups full or at the end, so that the same rows give the same bytes."""
 
     def __init__(self, path: Path):
@@ -90,6 +80,7 @@ class ParquetWriter(Writer):
         self._rows = self._bytes = 0
 
     def add(self, rows: Rows, kept: list[int], added: dict[str, list[Any]]) -> None:
+        """Implements `LineWriter.add`."""
         arrow = needed("pyarrow", "Parquet is written with")
         table = rows.content if len(kept) == len(rows) else rows.content.take(arrow.array(kept, type=arrow.int64()))
         for name, values in added.items():
@@ -112,11 +103,12 @@ class ParquetWriter(Writer):
         self._tables, self._rows, self._bytes = [], 0, 0
 
     def close(self) -> None:
+        """Completes the file."""
         self._flush()
         if self._writer is not None:
             self._writer.close()
 
 
-def writer_of(path: Path, output: Format) -> Writer:
+def writer_of(path: Path, output: Format) -> LineWriter | ParquetWriter:
     """A writer of the format."""
     return ParquetWriter(path) if output == "parquet" else LineWriter(path, output=output)

@@ -105,7 +105,7 @@ def data_check(
     tokenizer = load_tokenizer(Path(folder) / "tokenizer.json") if folder else None
     with TemporaryDirectory() as run:  # where a treebank's trees become lines, as they do in the folder of a run
         files = given(Path(run), Corpora(directory, mirror, say))
-        inspection = inspect_text(files, values.data, tokenizer=tokenizer, report=say)
+        inspection = inspect_text(files, values.data, tokenizer=tokenizer)
     if as_json:
         print_json(json.loads(json.dumps({"remarks": inspection.remarks, **inspection.numbers}).replace(run, "RUN")))
         return

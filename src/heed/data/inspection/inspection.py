@@ -5,7 +5,7 @@ Memory: 16 bytes a training pair and a sample, whatever the size of the corpus.
 
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby, islice
 from typing import Any
@@ -17,6 +17,7 @@ from heed.data.inspection.pair_faults import faults
 from heed.data.inspection.repetitions import EvaluationSets, Repetitions, all_repetitions, n_copies, normal_form
 from heed.data.inspection.sides import Order, Sides
 from heed.data.inspection.translations import unrelated_parts
+from heed.data.reading.columns import row_of
 from heed.data.reading.dev_split import HeldOut
 from heed.data.reading.lines import LineFault
 from heed.data.reading.pairs import UNREADABLE, FilePair, Pair, TrainingText, read_pairs
@@ -58,7 +59,7 @@ class SuspiciousLine:
     text: str  # around what is suspicious
 
     def __str__(self) -> str:
-        return f"{self.file}, line {self.line:,}: {self.reason}: {self.text}"
+        return f"{self.file}, {row_of(self.file, self.line)}: {self.reason}: {self.text}"
 
 
 class Lengths:
@@ -231,9 +232,7 @@ class Suspicions:
         return sorted(islice(by_turns, SHOWN_LINES), key=lambda line: (line.reason, line.file, line.line))
 
 
-def inspect_text(
-    files: TextFiles, data: DataSettings, *, tokenizer: AnyTokenizer | None, report: Callable[[str], None]
-) -> Inspection:
+def inspect_text(files: TextFiles, data: DataSettings, *, tokenizer: AnyTokenizer | None) -> Inspection:
     """Reads all text of a recipe.
 
     tokenizer: of the model that training starts from; None if a vocabulary will be learned. HeedError if the text

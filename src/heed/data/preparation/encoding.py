@@ -3,9 +3,10 @@
 import gzip
 from array import array
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from functools import partial
 from io import TextIOWrapper
 from pathlib import Path
 from typing import IO, Any
@@ -14,6 +15,7 @@ import numpy as np
 
 from heed.data.corpus.shard import SIDES, Texts, place_of_line
 from heed.data.preparation.rules import length_ratio_reason
+from heed.data.reading.columns import row_of
 from heed.data.reading.pairs import Pair
 from heed.data.reading.stream import windows
 from heed.errors import HeedError
@@ -65,7 +67,7 @@ class Tally:
         faults: dict[str, list[Any]] = {}
         for line, _, detail in (one for one in self._left_out if one[1] == reason):
             source, number = self._place(line)
-            faults.setdefault(str(source), [0, f"line {number:,}: {detail}"])[0] += 1
+            faults.setdefault(str(source), [0, f"{row_of(self._texts[source][0], number)}: {detail}"])[0] += 1
         return faults
 
     def _place(self, line: int) -> tuple[int, int]:
@@ -138,23 +140,16 @@ class Encoder:
         """
         tokenizer = self._tokenizer
         chunks = windows(numbered, first=CHUNK_LINES, last=CHUNK_LINES, size=_characters)
-        if self._threads == 1:
-            for chunk in chunks:
-                assert chunk is not None
-                src, tgt = ([pair[side] for *_, pair in chunk] for side in (0, 1))
-                yield chunk, tokenizer.encode_lines(src), tokenizer.encode_targets(tgt)
-            return
-        ahead: deque[tuple[list[Numbered], Future[list[list[int]]], Future[list[list[int]]]]] = deque()
+        encoders, most_ahead = (tokenizer.encode_lines, tokenizer.encode_targets), 0 if self._threads == 1 else 2
+        ahead: deque[tuple[list[Numbered], list[Callable[[], list[list[int]]]]]] = deque()
         with ThreadPoolExecutor(2) as pool:
             while (chunk := next(chunks, None)) or ahead:
                 if chunk:
-                    src, tgt = ([pair[side] for *_, pair in chunk] for side in (0, 1))
-                    ahead.append(
-                        (chunk, pool.submit(tokenizer.encode_lines, src), pool.submit(tokenizer.encode_targets, tgt))
-                    )
-                if not chunk or len(ahead) > 2:
-                    oldest, src_ids, tgt_ids = ahead.popleft()
-                    yield oldest, src_ids.result(), tgt_ids.result()
+                    sides = (partial(encode, [pair[i] for *_, pair in chunk]) for i, encode in enumerate(encoders))
+                    ahead.append((chunk, [pool.submit(one).result if most_ahead else one for one in sides]))
+                if not chunk or len(ahead) > most_ahead:
+                    oldest, (src_ids, tgt_ids) = ahead.popleft()
+                    yield oldest, src_ids(), tgt_ids()
 
 
 def _characters(numbered: Numbered) -> int:

@@ -34,7 +34,7 @@ from heed.data.preparation.tags import in_shares, tag_ids
 from heed.data.preparation.vocabulary import TOKENIZER, given_or_kept_tokenizer, learn_tokenizer
 from heed.data.reading.dev_split import HeldOut
 from heed.data.reading.lines import refuse_faulty
-from heed.data.reading.pairs import Pair, TrainingText, count_pairs, read_pairs, source_of
+from heed.data.reading.pairs import Pair, TrainingText, count_pairs, read_pairs, source_of, write_pairs
 from heed.data.reading.text_files import TextFiles
 from heed.data.settings import DataSettings
 from heed.errors import HeedError
@@ -97,8 +97,9 @@ def write_dev(files: TextFiles, columns: tuple[str, str], *, report: Report) -> 
 
 def _split_off(files: TextFiles, text: TrainingText, report: Report) -> None:
     assert files.dev_split is not None
-    given = partial(text.pairs, files.n_given)
-    files.dev_split.write(given, files.dev, name=files.name_of_given, report=report)
+    given = files.dev_split.pairs(partial(text.pairs, files.n_given), name=files.name_of_given)
+    n_dev = write_pairs(files.dev, (pair for _, pair in given))
+    report(f"Splitting {n_dev:,} pairs off {files.name_of_given} for dev: {files.dev[0]}, {files.dev[1]}.")
 
 
 class Preparation:
@@ -220,22 +221,16 @@ class Preparation:
 
     def _shard_settings(self) -> ShardSettings:
         data, files = self._data, self._files
+        names = ("src", "tgt", "max_tokens", "max_ratio", "drop_duplicates", "drop_identical", "check_languages")
         return ShardSettings(
-            src=data.src,
-            tgt=data.tgt,
+            **{name: getattr(data, name) for name in (*names, "tgt_symbols")},
             columns=data.column_names,
             shard_pairs=data.shard_pairs or SHARD_PAIRS,
-            max_tokens=data.max_tokens,
-            max_ratio=data.max_ratio,
-            drop_duplicates=data.drop_duplicates,
-            drop_identical=data.drop_identical,
-            check_languages=data.check_languages,
             holds_out_dev=files.dev_split is not None,
             sets={
                 name: (os.path.abspath(src), os.path.abspath(tgt)) for name, (src, tgt) in files.evaluation_sets.items()
             },
             either_side=files.holds_out_sides,
-            tgt_symbols=data.tgt_symbols,
             tags=tuple(files.tags) if any(files.tags) else (),
             parts=tuple(part.n_files for part in files.parts),
         )
@@ -404,7 +399,7 @@ class Preparation:
         for source, files in enumerate(self.plan.sources):
             faults = [one["faults"][str(source)] for one in records if str(source) in one.get("faults", {})]
             if faults:
-                refuse_faulty(files[0].name, sum(n for n, _ in faults), files[0].rows, faults[0][1])
+                refuse_faulty([file.name for file in files], sum(n for n, _ in faults), files[0].rows, faults[0][1])
 
 
 def refuse_empty(train: TrainingCorpus, dev: ParallelCorpus, folder: Path) -> None:

@@ -18,7 +18,7 @@ from heed.data.corpus.shard import write_corpus
 from heed.data.corpus.sharded import is_whole
 from heed.data.inspection.repetitions import EvaluationSets, Repetitions
 from heed.data.preparation.encoding import Encoder, Numbered, Tally
-from heed.data.preparation.plan import COPIES, ShardPlan, read_plan
+from heed.data.preparation.plan import COPIES, MOST_JOINED, ShardPlan, read_plan
 from heed.data.preparation.rules import COPY, HELD_OUT, PairFilter, later_copies
 from heed.data.preparation.vocabulary import TOKENIZER
 from heed.data.reading.dev_split import HeldOut, pair_hash
@@ -33,8 +33,8 @@ from heed.runtime.json_files import read_json
 from heed.runtime.manifest import MANIFEST, sha256_of
 from heed.text.tokenizer_kinds import load_tokenizer
 
-SIDECAR = "3"  # the form of a shard's sidecar; those of another form are made again
-ESTIMATED_SHARE = 16  # with many shards, one in 16 hashes, the lowest, tells how many pairs are copies
+SIDECAR = "4"  # the form of a shard's sidecar; those of another form are made again
+ESTIMATED_SHARE = 16  # of more than MOST_JOINED pairs, one in 16 hashes, the lowest, tells how many are copies
 
 
 @dataclass(frozen=True)
@@ -221,7 +221,7 @@ class _Encoder:
 
 def share_of_hashes(plan: ShardPlan) -> int:
     """One in how many of a shard's hashes it keeps."""
-    return 1 if plan.joined else ESTIMATED_SHARE
+    return 1 if plan.rows <= MOST_JOINED else ESTIMATED_SHARE
 
 
 class _PlacesSaid(BaseModel):

@@ -9,7 +9,7 @@ from heed.data.reading.line_files import LineReader
 from heed.data.reading.lines import refuse_other_formats
 from heed.data.reading.memories import MemoryReader, is_memory
 from heed.data.reading.parquet import ParquetReader, examine_parquet
-from heed.data.reading.rows import Columns, Format, Reader
+from heed.data.reading.rows import Columns, Format
 from heed.data.reading.tables import TableReader
 from heed.errors import HeedError
 from heed.leases.packages import needed
@@ -35,6 +35,11 @@ def has_lines(name: str) -> bool:
 def holds_both_sides(name: str | Path) -> bool:
     """Whether a file of this name holds sources and targets."""
     return format_of(str(name)) != "text"
+
+
+def row_of(name: str, number: int) -> str:
+    """The place of a row: its line, unless rows of such a file may have several lines or none."""
+    return f"{'row' if holds_both_sides(name) else 'line'} {number:,}"
 
 
 def line_reader(name: str) -> type[LineReader]:
@@ -66,7 +71,7 @@ def examine(name: str, columns: Sequence[str], *, every: int, before: int) -> Ex
     return Examined((file,), {row: (offset,) for row, offset in offsets.items()})
 
 
-def reader_of(name: str, columns: Columns, *, output: Format) -> Reader:
+def reader_of(name: str, columns: Columns, *, output: Format) -> LineReader | ParquetReader:
     """A reader of a file's rows, with the columns that the output has."""
     read, as_table = columns.read, output == "parquet"
     if format_of(name) == "parquet":

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from heed.data.reading.pairs import FilePair, Pair, write_pairs
+from heed.data.reading.pairs import Pair
 from heed.errors import HeedError
 from heed.text.line_rules import is_blank
 
@@ -70,18 +70,6 @@ class DevSplit:
                 f"data.dev = {self.size} chooses {n_dev_lines:,} of the {n_pairs:,} pairs of {name}, copies "
                 "included: more than half; choose fewer."
             )
-
-    def write(
-        self,
-        read: Callable[[], Iterable[tuple[Place, Pair]]],
-        dev: FilePair,
-        *,
-        name: str,
-        report: Callable[[str], None],
-    ) -> None:
-        """Writes the dev pairs as two text files. read, name, and HeedError, as in `pairs`."""
-        n_dev = write_pairs(dev, (pair for _, pair in self.pairs(read, name=name)))
-        report(f"Splitting {n_dev:,} pairs off {name} for dev: {dev[0]}, {dev[1]}.")
 
     def _bound(self, read: Callable[[], Iterable[tuple[Place, Pair]]], name: str) -> int:
         """The hash at which dev ends."""

@@ -88,7 +88,7 @@ def _by_wildcards(files: Sequence[Path], pattern: str) -> dict[str, Path]:
     by_wildcards: dict[str, Path] = {}
     for file in files:
         match = re.fullmatch(regex, str(file)) or re.fullmatch(regex, os.path.join(".", file))
-        key = unpacked_name("\0".join(match.groups() if match else ()))
+        key = unpacked_name("\0".join(match.groups() if match else ())).rstrip("\0")
         if key in by_wildcards:
             raise HeedError(f"{by_wildcards[key]} and {file} are one text, packed and not; remove one of them.")
         by_wildcards[key] = file
@@ -97,22 +97,31 @@ def _by_wildcards(files: Sequence[Path], pattern: str) -> dict[str, Path]:
 
 def _paired(sources: dict[str, Path], targets: dict[str, Path], src: str, tgt: str) -> list[FilePair]:
     """The pairs whose wildcards stand for the same, but for the languages. HeedError names files without a partner."""
-    if sources.keys() != targets.keys():
-        sources = {_without_last(src, key): file for key, file in sources.items()}
-        targets = {_without_last(tgt, key): file for key, file in targets.items()}
-    alone = [str(file) for key, file in (sources | targets).items() if (key in sources) != (key in targets)]
-    if alone:
-        raise HeedError(
-            f"the wildcards of both sides must stand for the same; without a partner: {_listed(alone)}. Add what is "
-            "missing, or name the files apart."
+    fewest_alone = [*sources.values(), *targets.values()]
+    for codes in (slice(0), slice(-1, None), slice(None)):  # that may differ: none, the last one, as in en/*, or all
+        sides = (src, sources), (tgt, targets)
+        of_src, of_tgt = (
+            {_without(language, codes, key): file for key, file in files.items()} for language, files in sides
         )
-    return [(file, targets[key]) for key, file in sources.items()]
+        pairs = [(file, of_tgt[key]) for key, file in of_src.items() if key in of_tgt]
+        paired = {file for pair in pairs for file in pair}
+        alone = [file for _, files in sides for file in files.values() if file not in paired]
+        if not alone:
+            return pairs
+        fewest_alone = min(fewest_alone, alone, key=len)
+    names = _listed(list(map(str, fewest_alone)))
+    raise HeedError(
+        f"the wildcards of both sides must stand for the same; without a partner: {names}. Add what is missing, or "
+        "name the files apart."
+    )
 
 
-def _without_last(language: str, key: str) -> str:
-    """What wildcards stand for without the last code of the language, as in en/*, which stands for news.en."""
-    codes = list(re.finditer(rf"(?<![^\W_]){re.escape(language)}(?![^\W_])", key))
-    return key[: codes[-1].start()] + key[codes[-1].end() :] if codes else key
+def _without(language: str, codes: slice, key: str) -> str:
+    """What wildcards stand for without these of the language's codes in it."""
+    found = list(re.finditer(rf"(?<![^\W_]){re.escape(language)}(?![^\W_])", key))
+    for code in reversed(found[codes]):
+        key = key[: code.start()] + key[code.end() :]
+    return key
 
 
 def _listed(names: Sequence[str]) -> str:

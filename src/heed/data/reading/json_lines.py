@@ -9,7 +9,7 @@ from typing import Any
 from heed.config import shown
 from heed.data.reading.line_files import LineReader
 from heed.data.reading.lines import LineFault, text_of
-from heed.data.reading.rows import NESTED, check_columns
+from heed.data.reading.rows import NESTED, refuse_missing
 from heed.errors import HeedError
 from heed.leases.packages import needed
 from heed.leases.plan import Range
@@ -40,7 +40,7 @@ class JsonReader(LineReader):
 
     def names(self) -> list[str]:
         """The keys of the first rows. HeedError if none is a row, or all lack a column that is read."""
-        names, first = dict[str, None](), ""  # with those of objects within objects
+        names, first, missing = dict[str, None](), "", list(self._columns)  # with those of objects within objects
         for number, line in enumerate(self.lines(Range(0, 0, INFERRED_ROWS), ends=True), start=1):
             try:
                 record = _record(line) if line is None or line.strip() else {}
@@ -50,9 +50,10 @@ class JsonReader(LineReader):
             for name, value in record.items():
                 inside = value if isinstance(value, dict) else ()
                 names |= dict.fromkeys([name, *(f"{name}.{key}" for key in inside)])
+            missing = [column for column in missing if value_of(record, column) is MISSING]
         if first and not names:
             raise HeedError(f"{self._name}, {first}.")
-        check_columns(self._name, self._columns, list(names))
+        refuse_missing(self._name, missing, list(names))
         return list(dict.fromkeys(name.partition(".")[0] for name in names))
 
 
@@ -73,6 +74,8 @@ def value_of(record: dict[str, Any], column: str) -> Any:
 def _record(line: bytes | None) -> dict[str, Any]:
     """The object on a line. LineFault if there is none."""
     text = text_of(line)
+    if text.startswith("["):
+        raise LineFault("a JSON array, not JSON Lines; write an object a line, with jq -c '.[]' for example")
     try:
         record = json.loads(text)
     except (ValueError, RecursionError):

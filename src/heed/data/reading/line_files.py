@@ -8,20 +8,20 @@ import numpy as np
 
 from heed.config import shown
 from heed.data.reading.lines import LineFault, is_tagged, lines_of_pieces, of_text, plain_pieces, text_of
-from heed.data.reading.rows import BATCH_BYTES, BATCH_ROWS, Contents, Reader, Rows
+from heed.data.reading.rows import BATCH_BYTES, BATCH_ROWS, Contents, Rows
 from heed.errors import HeedError
 from heed.leases.packages import needed
 from heed.leases.plan import Range
-from heed.leases.storage import HashingFile, is_url, open_file, unpacked
+from heed.leases.storage import HashingFile, is_url, open_file, packing_of, unpacked
 
 
-def is_packed(name: str) -> bool:
-    """Whether it must be read from its beginning."""
-    return name.endswith((".gz", ".zst"))
+class LineReader:
+    """Reads lines of a file. A packed one stays open, so that later lines are read from where the last were.
 
+    A subclass whose rows may have several lines, or are made of other content, sets `_rows_are_lines` to False.
+    """
 
-class LineReader(Reader):
-    """Reads lines of a file. A packed one stays open, so that later lines are read from where the last were."""
+    _rows_are_lines = True
 
     def __init__(self, name: str, *, as_table: Any = None, columns: Sequence[str] = ()):
         """as_table: Arrow's schema if Parquet is written."""
@@ -29,7 +29,8 @@ class LineReader(Reader):
         self._file: Any = None
         self._lines: Iterator[bytes | None] = iter(())
         self._row = 0
-        self._from_start = is_packed(name) or is_tagged(name)  # an offset in the file is none in its text
+        # An offset in the file is none in its text.
+        self._from_start = bool(packing_of(name)) or is_tagged(name) or not self._rows_are_lines
 
     def lines(self, rows: Range, *, side: int = 0, ends: bool = False) -> Iterator[bytes | None]:
         """The lines of these rows, None in place of one that is too long. HeedError if there are fewer, unless `ends`.
@@ -53,6 +54,7 @@ class LineReader(Reader):
             raise HeedError(f"{self._name}: ends at row {self._row:,}; it was longer when it was planned.")
 
     def read(self, rows: Range) -> Iterator[Rows]:
+        """Rows in batches. HeedError if there are fewer."""
         batch: list[bytes | None] = []
         n_bytes, first = 0, rows.first
         for line in self.lines(rows):
@@ -112,7 +114,14 @@ class LineReader(Reader):
 
     def count(self, pieces: Iterable[bytes], *, every: int, before: int) -> tuple[int, dict[int, int]]:
         """The number of rows, and the byte that each begins at which is the first of the file or of a part."""
-        return _count_lines(plain_pieces(pieces, self._name), every=every, before=before)
+        if self._rows_are_lines:
+            return _count_lines(plain_pieces(pieces, self._name), every=every, before=before)
+        rows, offset, offsets = 0, 0, dict[int, int]()
+        for row in self.split(pieces):
+            if rows == 0 or (before + rows) % every == 0:
+                offsets[rows] = offset
+            rows, offset = rows + 1, offset + len(row or b"") + 1
+        return rows, offsets
 
     def names(self) -> list[str]:
         """The names of its columns, by its first rows; none of text."""

@@ -8,7 +8,7 @@ import codecs
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path, PurePath
 
@@ -83,15 +83,15 @@ def text_of(line: bytes | None) -> str:
         raise LineFault(fault, "convert the text, with iconv for example") from None
 
 
-def refuse_faulty(name: str, n_faults: int, n_lines: int, first: str) -> None:
-    """HeedError if more than one line in ten of a file cannot be read, so that the rest cannot be trusted either.
+def refuse_faulty(names: Sequence[str], n_faults: int, n_lines: int, first: str) -> None:
+    """HeedError if more than one line in ten of a source cannot be read, so that the rest cannot be trusted either.
 
-    first: the place and the fault of the first one.
+    names: of its files. first: the place and the fault of the first one.
     """
     if n_faults > MOST_FAULTY * n_lines:
         raise HeedError(
-            f"{name}: {n_faults:,} of {n_lines:,} lines cannot be read, more than one in ten (first: {first}); mend "
-            "the file, or leave it out."
+            f"{' and '.join(names)}: {n_faults:,} of {n_lines:,} lines cannot be read, more than one in ten (first: "
+            f"{first}); mend the file, or leave it out."
         )
 
 

@@ -24,17 +24,14 @@ def is_memory(name: str) -> bool:
 class MemoryReader(JsonReader):
     """Reads the units of a .tmx that have all languages that are read; the others are no rows."""
 
+    _rows_are_lines = False
+
     def __init__(self, name: str, *, as_table: Any = None, columns: Sequence[str] = ()):
         super().__init__(name, as_table=as_table, columns=[column.replace("_", "-").lower() for column in columns])
-        self._from_start = True  # an offset in the file is none in what is made from it
 
     def split(self, pieces: Iterable[bytes]) -> Iterator[bytes | None]:
         for unit in elements(pieces, "tu", self._name):
             yield json.dumps(_texts(unit)).encode()
-
-    def count(self, pieces: Iterable[bytes], *, every: int, before: int) -> tuple[int, dict[int, int]]:
-        rows = sum(1 for _ in self.split(pieces))
-        return rows, dict.fromkeys((row for row in range(rows + 1) if row == 0 or (before + row) % every == 0), 0)
 
     def row(self, line: bytes | None) -> tuple[dict[str, Any], Sequence[str]] | None:
         record = json.loads(line or b"{}")

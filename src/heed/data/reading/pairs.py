@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from heed.config import shown
-from heed.data.reading.columns import examine, holds_both_sides, reader_of
+from heed.data.reading.columns import examine, holds_both_sides, reader_of, row_of
 from heed.data.reading.line_files import LineReader
 from heed.data.reading.lines import LineFault, read_lines, refuse_faulty, refuse_other_formats, text_of
 from heed.data.reading.rows import Columns, Format, Rows
@@ -95,14 +95,14 @@ class Sources:
         on_fault: is called with the place and the fault of each.
         """
         for rows in ranges:
-            n_faults, first = 0, ""
+            names, n_faults, first = self._sources[rows.source], 0, ""
             for place, pair in self.pairs([rows]):
                 if isinstance(pair, LineFault):
-                    n_faults, first = n_faults + 1, first or f"line {place[1] + 1:,}: {pair}"
+                    n_faults, first = n_faults + 1, first or f"{row_of(names[0], place[1] + 1)}: {pair}"
                     on_fault(place, pair)
                 else:
                     yield place, pair
-            refuse_faulty(self._sources[rows.source][0], n_faults, rows.rows, first)
+            refuse_faulty(names, n_faults, rows.rows, first)
 
     def _readers(self, source: int) -> list[Any]:
         if self._open is None or self._open[0] != source:
@@ -122,10 +122,12 @@ class Sources:
 def _side_by_side(sides: Sequence[LineReader], rows: Range) -> Iterator[Pair | LineFault]:
     lines = (reader.lines(rows, side=side) for side, reader in enumerate(sides))
     for src, tgt in zip(*lines, strict=True):
+        side = ""
         try:
-            yield text_of(src), text_of(tgt)
+            text, side = text_of(src), "target: "
+            yield text, text_of(tgt)
         except LineFault as fault:
-            yield fault
+            yield LineFault(f"{side}{fault}", fault.hint)
 
 
 def _of_both_sides(batches: Iterable[Rows]) -> Iterator[Pair | LineFault | None]:
@@ -196,7 +198,7 @@ def _read_rows(names: Sequence[str], columns: Sequence[str]) -> Iterator[Pair]:
     with closing(Sources([names], Columns(tuple(columns)))) as sources:
         for (_, row), pair in sources.pairs([Range(0, 0, rows)]):
             if isinstance(pair, LineFault):
-                raise HeedError(f"{names[0]}, line {row + 1}: {pair}.")
+                raise HeedError(f"{names[0]}, {row_of(names[0], row + 1)}: {pair}.")
             n_pairs += 1
             yield pair
     if n_pairs == 0:
@@ -243,8 +245,8 @@ def _unequal(names: Sequence[str], n_src: int, n_tgt: int) -> HeedError:
     """The error for sides of different numbers of lines, with a guess at the reason. Both are read again for that."""
     longer, n_both, hint = names[n_tgt > n_src], min(n_src, n_tgt), ""
     with suppress(OSError):  # a pipe cannot be read twice
-        surplus = (line or b"\xff" for line in islice(_all_lines(longer), n_both, None))
-        if all(is_blank(line.decode(errors="replace")) for line in surplus):
+        surplus = islice(_all_lines(longer), n_both, None)
+        if all(line is not None and is_blank(line.decode(errors="replace")) for line in surplus):
             hint = f" (What {longer} has more is blank.)"
         for name in () if hint else names:
             numbered = enumerate(_all_lines(name), start=1)

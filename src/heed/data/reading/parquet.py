@@ -1,11 +1,12 @@
 """Parquet: columns of typed values, read by row groups."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from heed.config import shown
 from heed.data.reading.lines import MAX_LINE_BYTES
-from heed.data.reading.rows import BATCH_ROWS, NESTED, Contents, Reader, Rows, check_columns
+from heed.data.reading.rows import BATCH_ROWS, NESTED, Contents, Rows, refuse_missing
 from heed.errors import HeedError
 from heed.leases.packages import needed
 from heed.leases.plan import Range
@@ -82,12 +83,12 @@ def _found(schema: Any, column: str) -> tuple[list[str], Any] | None:
 def _check_texts(name: str, columns: Sequence[str], schema: Any) -> None:
     """HeedError if a column is missing or holds no text."""
     types = needed("pyarrow", "Parquet is read with").types
+    if twice := [one for one, n in Counter(schema.names).items() if n > 1]:
+        raise HeedError(f"{name}: has several columns {shown(twice[0])}; rename all but one.")
     inside = [f"{field.name}.{one.name}" for field in schema for one in _fields(field.type)]
-    check_columns(name, columns, [*schema.names, *inside])
-    for column in columns:
-        place = _found(schema, column)
-        assert place is not None  # check_columns has refused it
-        kind = place[1]
+    places = {column: _found(schema, column) for column in columns}
+    refuse_missing(name, [column for column, place in places.items() if place is None], [*schema.names, *inside])
+    for column, (_, kind) in ((column, place) for column, place in places.items() if place):
         kind = kind.value_type if types.is_dictionary(kind) else kind
         if not (types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)):
             raise HeedError(f"{name}: the column {shown(column)} holds {kind}, not text.")
@@ -143,7 +144,7 @@ def _without_views(table: Any) -> Any:
     return table
 
 
-class ParquetReader(Reader):
+class ParquetReader:
     """Reads a Parquet file by its row groups."""
 
     def __init__(self, name: str, *, as_table: bool, columns: Sequence[str], whole: bool = True):
@@ -156,6 +157,7 @@ class ParquetReader(Reader):
         self._paths = [one[0] if one else [column] for one, column in zip(places, columns, strict=True)]
 
     def read(self, rows: Range) -> Iterator[Rows]:
+        """Implements `LineReader.read`."""
         arrow = needed("pyarrow", "Parquet is read with")
         begin, end = 0, rows.first + rows.rows
         for group in range(self._parquet.num_row_groups):

@@ -1,13 +1,11 @@
 """Rows of files that have columns: what a reader of a format takes and gives."""
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from heed.config import shown
 from heed.errors import HeedError
-from heed.leases.plan import Range
 
 Format = Literal["parquet", "jsonl", "text"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -55,22 +53,10 @@ class Rows:
         return [place for place in range(len(self)) if place not in self.faults and place not in self.skipped]
 
 
-def check_columns(name: str, columns: Sequence[str], there: list[str]) -> None:
-    """HeedError names a column that is missing, and those that are there, such as translation.en within another."""
-    for column in columns:
-        if column not in there and f"{NESTED}.{column}" not in there:
-            raise HeedError(
-                f"{name}: has no column {shown(column)}; it has {', '.join(map(shown, there[:20])) or 'none'}: choose "
-                "one with --column, or in a recipe with data.columns."
-            )
-
-
-class Reader(ABC):
-    """Reads ranges of rows of one file."""
-
-    @abstractmethod
-    def read(self, rows: Range) -> Iterator[Rows]:
-        """Rows in batches. HeedError if there are fewer."""
-
-    @abstractmethod
-    def close(self) -> None: ...
+def refuse_missing(name: str, missing: Sequence[str], there: list[str]) -> None:
+    """HeedError names the first of the missing columns, and those that are there, such as translation.en in another."""
+    if missing:
+        raise HeedError(
+            f"{name}: has no column {shown(missing[0])}; it has {', '.join(map(shown, there[:20])) or 'none'}: choose "
+            "one with --column, or in a recipe with data.columns."
+        )

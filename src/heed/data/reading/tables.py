@@ -1,78 +1,123 @@
-"""Tables: .csv, whose cells may be quoted, and .tsv, whose cells end at a tab. The first row may name the columns."""
+"""Tables: .csv, whose cells may be quoted, and .tsv, whose cells end at a tab. The first row may name the columns.
+
+A .tsv whose first rows have quotation marks doubled within quoted cells, as spreadsheets write it, is read as .csv.
+"""
 
 import csv
+import re
+from codecs import BOM_UTF8
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import cached_property
 from io import StringIO
-from itertools import islice
+from itertools import chain, islice, product
 from typing import Any, NamedTuple
 
-from heed.data.reading.line_files import LineReader, is_packed
+from heed.data.reading.line_files import LineReader
 from heed.data.reading.lines import LineFault, lines_of_pieces, text_of
-from heed.data.reading.rows import NESTED, Rows, check_columns
+from heed.data.reading.rows import NESTED, Rows, refuse_missing
 from heed.errors import HeedError
+from heed.leases.plan import counted
 from heed.leases.storage import open_file, unpacked, unpacked_name
 
-SAMPLE_ROWS = 50  # by which columns of numbers are told
+SAMPLE_ROWS = 50  # by which delimiters, heads and columns without text are told
 # Two of these in a first row are the names of columns.
 HEAD = frozenset("id index source target src tgt text translation sentence score url lang label".split())
+NOT_TEXT = re.compile(r"\S+://\S*|[!-~]*[0-9][!-~]*")  # numbers, identifiers, addresses
+END: Any = object()
+QUOTED = re.compile(r'"(?:[^"]|"")*"')
+
+
+class _Dialect(NamedTuple):
+    delimiter: str = "\t"
+    escape: str | None = None  # what stands before a quotation mark within quoted text, if none is doubled
 
 
 class _Layout(NamedTuple):
     names: list[str]  # of the columns; none without a head
     places: list[int]  # of the columns that are read
+    width: int  # the columns of most rows
 
 
 class TableReader(LineReader):
     """Reads .csv and .tsv. A column is named as in the head, or by its number, from 1; else the first ones are read."""
 
     def __init__(self, name: str, *, as_table: Any = None, columns: Sequence[str] = ()):
+        self._name = name
+        self._is_csv = unpacked_name(name).lower().endswith(".csv") or self._has_quoted_cells()
+        self._rows_are_lines = not self._is_csv
         super().__init__(name, as_table=as_table, columns=columns)
-        self._is_csv = unpacked_name(name).lower().endswith(".csv")
-        self._from_start = self._is_csv or is_packed(name)  # a cell may hold line ends
 
     def names(self) -> list[str]:
         """The names of its columns; none without a head. HeedError if a column that is read is not there."""
         return self._layout.names
 
+    def _has_quoted_cells(self) -> bool:
+        cells = [cell.rstrip("\r") for line in self._sample for cell in line.split("\t") if cell.startswith('"')]
+        return all(map(QUOTED.fullmatch, cells)) and any('""' in cell[1:-1] for cell in cells)
+
     @cached_property
-    def _delimiter(self) -> str:
-        first = next(self._beginning(lines_of_pieces), None) or b""
-        return max(",;\t", key=first.decode("latin-1").count) if self._is_csv else "\t"
+    def _sample(self) -> list[str]:
+        """The first lines, each character a byte: delimiters and quotation marks are ASCII."""
+        lines = islice(self._beginning(lines_of_pieces), SAMPLE_ROWS)
+        return [(line or b"").removeprefix(BOM_UTF8).decode("latin-1") for line in lines]
+
+    @cached_property
+    def _dialect(self) -> _Dialect:
+        """The one that gives most of the first rows the same number of columns."""
+        if not self._is_csv:
+            return _Dialect()
+        text = "".join(f"{line}\n" for line in self._sample)
+
+        def fit(dialect: _Dialect) -> tuple[float, int]:
+            widths, reader = Counter[int](), _csv_reader(StringIO(text, newline=""), dialect, strict=True)
+            more = True
+            while more:
+                with suppress(csv.Error):
+                    more = (row := next(reader, None)) is not None
+                    widths[len(row or ())] += 1
+            alike = max((n for width, n in widths.items() if width > 1), default=0)
+            return alike / max(1, widths.total()), -text.count(f"{dialect.delimiter} ")  # as commas of prose have
+
+        return max(map(_Dialect._make, product(",;\t|", (None, "\\"))), key=fit)
 
     @cached_property
     def _layout(self) -> _Layout:
         rows = []
         for line in islice(self._beginning(self.split), SAMPLE_ROWS):
-            try:
+            with suppress(LineFault):
                 rows.append(self._cells(line))
-            except LineFault:
-                rows.append([])
+        ((width, _),) = Counter(map(len, filter(any, rows))).most_common(1) or [(0, 0)]
         names = [cell.strip() for cell in rows[0]] if rows else []
         folded, wanted = [name.casefold() for name in names], [column.casefold() for column in self._columns]
-        headings = [next((one for one in (name, f"{NESTED}.{name}") if one in folded), None) for name in wanted]
-        if None not in headings:
-            places = [folded.index(name) for name in headings if name is not None]
+        headings = [next((one for one in (name, f"{NESTED}.{name}") if one in folded), "") for name in wanted]
+        if all(headings):
+            places = list(map(folded.index, headings))
             for place, column in zip(places, self._columns, strict=True):
                 names[place] = column
-            return _Layout(names, places)
-        if all(map(str.isdecimal, wanted)) and "0" not in wanted:
-            return _Layout([], [int(number) - 1 for number in wanted])
-        if sum(name in HEAD or name in wanted for name in folded) > 1:
-            check_columns(self._name, self._columns, names)
+            return _Layout(names, places, len(names))
+        has_head = sum(name in HEAD for name in folded) > 1 or not set(folded).isdisjoint(wanted) or _is_head(rows)
+        if all(map(str.isdecimal, wanted)):
+            if "0" in wanted:
+                raise HeedError(f"{self._name}: has no column 0; columns without names are counted from 1.")
+            return _Layout(names if has_head else [], [int(number) - 1 for number in wanted], width)
+        if has_head:
+            refuse_missing(self._name, [one for one, at in zip(self._columns, headings, strict=True) if not at], names)
         self._refuse_numbers(rows)
-        return _Layout([], list(range(len(wanted))))
+        return _Layout([], list(range(len(wanted))), width)
 
     def _refuse_numbers(self, rows: list[list[str]]) -> None:
         """HeedError if it is not plain which columns of a table without a head are the texts."""
-        width, n_read = max(map(len, rows), default=0), len(self._columns)
-        numbers = [_are_numbers([row[place] for row in rows if len(row) > place]) for place in range(width)]
+        n_read, without_text = len(self._columns), _without_text(rows)
         choose = "name the columns of the texts by their numbers, as in data.columns = ['2', '3'] or --column 2"
-        if any(numbers[:n_read]) and not all(numbers):
-            raise HeedError(f"{self._name}: column {numbers.index(True) + 1} holds numbers, not text; {choose}.")
-        if n_read == 1 < width:
-            raise HeedError(f"{self._name}: has {width} columns and no head with {self._columns[0]!r}; {choose}.")
+        if any(without_text[:n_read]) and not all(without_text):
+            number = without_text.index(True) + 1
+            raise HeedError(f"{self._name}: column {number} holds numbers or addresses, not text; {choose}.")
+        if n_read == 1 < len(without_text):
+            raise HeedError(
+                f"{self._name}: has {len(without_text)} columns and no head with {self._columns[0]!r}; {choose}."
+            )
 
     def _beginning(self, split: Any) -> Iterator[bytes | None]:
         with closing(open_file(self._name)) as file:
@@ -80,36 +125,31 @@ class TableReader(LineReader):
 
     def split(self, pieces: Iterable[bytes]) -> Iterator[bytes | None]:
         lines = lines_of_pieces(pieces)
-        return _records(lines, self._delimiter) if self._is_csv else lines
-
-    def count(self, pieces: Iterable[bytes], *, every: int, before: int) -> tuple[int, dict[int, int]]:
-        if not self._is_csv:
-            return super().count(pieces, every=every, before=before)
-        rows, offset, offsets = 0, 0, dict[int, int]()
-        for record in self.split(pieces):
-            if rows == 0 or (before + rows) % every == 0:
-                offsets[rows] = offset
-            rows, offset = rows + 1, offset + len(record or b"") + 1
-        return rows, offsets
+        return _records(lines, self._dialect) if self._is_csv else lines
 
     def check(self) -> None:
         assert self._layout  # which refuses what cannot be read
 
     def _cells(self, line: bytes | None) -> list[str]:
-        text = text_of(line)
-        if not self._is_csv:
-            return [cell.removesuffix("\r") for cell in text.split("\t")]
+        text, dialect = text_of(line), self._dialect
+        if not self._is_csv or not ('"' in text or (dialect.escape and dialect.escape in text)):
+            return [cell.removesuffix("\r") for cell in text.split(dialect.delimiter)]
         try:
-            return next(csv.reader(StringIO(text, newline=""), delimiter=self._delimiter), [])
+            rows: list[list[str]] = list(_csv_reader(StringIO(f"{text}\nend", newline=""), dialect))
         except csv.Error as error:
             raise LineFault(f"not CSV ({error})") from None
+        if rows[1:] != [["end"]]:
+            raise LineFault("not CSV (a quotation mark has no partner)")
+        return rows[0]
 
     def row(self, line: bytes | None) -> tuple[dict[str, Any], Sequence[str]] | None:
         cells, layout = self._cells(line), self._layout
         if cells in ([], [""]):
             return None
-        if len(cells) <= max(layout.places):
-            raise LineFault(f"has {len(cells)} columns; expected {max(layout.places) + 1}")
+        if len(cells) <= (last := max(layout.places)):
+            raise LineFault(f"has {counted(len(cells), 'column')}; expected {max(last + 1, layout.width)}")
+        if self._is_csv and any(cells[layout.width :]):  # a delimiter in text that is not quoted
+            raise LineFault(f"has {counted(len(cells), 'column')}; expected {layout.width}")
         texts = [cells[place] for place in layout.places]
         return dict(zip(layout.names or self._columns, cells if layout.names else texts, strict=False)), texts
 
@@ -121,30 +161,45 @@ class TableReader(LineReader):
         return rows
 
 
-def _records(lines: Iterator[bytes | None], delimiter: str) -> Iterator[bytes | None]:
-    """The lines of each row together; None in place of a row with one that is too long."""
+def _csv_reader(lines: Iterable[str], dialect: _Dialect, *, strict: bool = False) -> Any:
+    return csv.reader(lines, delimiter=dialect.delimiter, escapechar=dialect.escape, strict=strict)
+
+
+def _records(lines: Iterator[bytes | None], dialect: _Dialect) -> Iterator[bytes | None]:
+    """The lines of each row together; None in place of a row with one that is too long.
+
+    A quotation mark without a partner spoils its own line alone: those that seemed to belong to its cell are rows.
+    """
     taken: list[bytes | None] = []
+    given_back = deque[bytes | None]()
 
     def taking() -> Iterator[str]:
-        for line in lines:
+        while (line := given_back.popleft() if given_back else next(lines, END)) is not END:
             taken.append(line)
-            yield (line or b"").decode("latin-1") + "\n"  # whatever the bytes: quotes and delimiters are ASCII
+            yield (line or b"").removeprefix(BOM_UTF8).decode("latin-1") + "\n"
 
-    rows = csv.reader(taking(), delimiter=delimiter)
-    more = True
-    while more:
+    texts = taking()
+    while (text := next(texts, None)) is not None:
         try:
-            more = next(rows, None) is not None
-        except csv.Error:  # said when the row is read
-            more = True
-        if taken:
-            good = [line for line in taken if line is not None]
-            yield b"\n".join(good) if len(good) == len(taken) else None
-            taken.clear()
+            if '"' in text:
+                next(_csv_reader(chain([text], texts), dialect, strict=True))
+        except csv.Error:
+            given_back.extendleft(reversed(taken[1:]))
+            del taken[1:]
+            texts = taking()
+        good = [line for line in taken if line is not None]
+        yield b"\n".join(good) if len(good) == len(taken) else None
+        taken.clear()
 
 
-def _are_numbers(cells: list[str]) -> bool:
-    try:
-        return bool([float(cell.replace(",", ".")) for cell in cells if cell.strip()])
-    except ValueError:
-        return False
+def _without_text(rows: list[list[str]]) -> list[bool]:
+    """Of each column, whether it has cells and none of them is text."""
+    width = max(map(len, rows), default=0)
+    columns = [[cell for row in rows if (cell := "".join(row[place : place + 1]).strip())] for place in range(width)]
+    return [bool(cells) and all(map(NOT_TEXT.fullmatch, cells)) for cells in columns]
+
+
+def _is_head(rows: list[list[str]]) -> bool:
+    """Whether the first row names a column that has no text below."""
+    pairs = zip(rows[0], _without_text(rows[:1]), _without_text(rows[1:]), strict=False) if len(rows) > 2 else ()
+    return any(below and cell.strip() and not here for cell, here, below in pairs)
