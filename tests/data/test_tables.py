@@ -108,7 +108,7 @@ def test_a_bad_first_row_is_one_bad_row(tmp_path):
         pairs_of(tmp_path / "rows.jsonl", '{"translation": {"fr": "un"}}\n' * 12)
     with pytest.raises(HeedError, match=r"rows\.jsonl, row 1: not JSON"):
         pairs_of(tmp_path / "rows.jsonl", "{broken\n" * 12)
-    with pytest.raises(HeedError, match=r"row 1: a JSON array, not JSON Lines; write an object a line"):
+    with pytest.raises(HeedError, match=r"row 1: not JSON; expected an object a line, as jq -c .* makes of an array"):
         pairs_of(tmp_path / "rows.json", "[\n" + good.replace("}", "},"))
     deep = '{"a": {"b": {"en": "a dog", "de": "ein Hund"}}}\n' * 2
     assert pairs_of(tmp_path / "deep.jsonl", deep, ("a.b.en", "a.b.de")) == [DOG] * 2

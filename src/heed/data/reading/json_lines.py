@@ -52,7 +52,7 @@ class JsonReader(LineReader):
                 names |= dict.fromkeys([name, *(f"{name}.{key}" for key in inside)])
             missing = [column for column in missing if value_of(record, column) is MISSING]
         if first and not names:
-            raise HeedError(f"{self._name}, {first}.")
+            raise HeedError(f"{self._name}, {first}; expected an object a line, as jq -c '.[]' makes of an array.")
         refuse_missing(self._name, missing, list(names))
         return list(dict.fromkeys(name.partition(".")[0] for name in names))
 
@@ -74,8 +74,6 @@ def value_of(record: dict[str, Any], column: str) -> Any:
 def _record(line: bytes | None) -> dict[str, Any]:
     """The object on a line. LineFault if there is none."""
     text = text_of(line)
-    if text.startswith("["):
-        raise LineFault("a JSON array, not JSON Lines; write an object a line, with jq -c '.[]' for example")
     try:
         record = json.loads(text)
     except (ValueError, RecursionError):

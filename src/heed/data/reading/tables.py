@@ -193,7 +193,7 @@ def _records(lines: Iterator[bytes | None], dialect: _Dialect) -> Iterator[bytes
 
 
 def _without_text(rows: list[list[str]]) -> list[bool]:
-    """Of each column, whether it has cells and none of them is text."""
+    """Whether each column has cells, none of which is text."""
     width = max(map(len, rows), default=0)
     columns = [[cell for row in rows if (cell := "".join(row[place : place + 1]).strip())] for place in range(width)]
     return [bool(cells) and all(map(NOT_TEXT.fullmatch, cells)) for cells in columns]
