@@ -36,7 +36,7 @@ ROOMS = {
     "apps/translation": 450,
     "apps/visualization": 600,
     "backends": 6_160,
-    "data": 6_980,
+    "data": 7_020,
     "decoding": 2_500,
     "evaluation": 570,
     "leases": 1_350,
@@ -47,7 +47,7 @@ ROOMS = {
     "runtime": 1_520,
     "text": 2_330,
     "training": 3_200,
-    "tests": 42_360,
+    "tests": 42_420,
 }
 MOST_LINES_BESIDE_ROOMS = 960  # apps/commands.py and the files directly in src/heed
 MOST_OPTIONS = 334  # of all commands, as docs/reference/commands.md lists them
