@@ -7,7 +7,7 @@ whose numbers are rounded where that road rounds them, and int8 with fp32 beside
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -455,11 +455,15 @@ def sources_of(case: Case) -> list[list[int]]:
 
 @cache
 def batch_of(case: Case) -> Batch:
+    return make_batch(pairs_of(case), SPECIAL, rows=None)
+
+
+def pairs_of(case: Case) -> list[tuple[list[int], list[int]]]:
     """The sources with targets of other lengths, of 1 to 41 ids with eos."""
     draw = torch.Generator().manual_seed(2)
     lengths = [3, 40, 17, 0, 6, 1, 16, 31, 1, 15, 2, 9]
     targets = [torch.randint(3, case.vocab_size, (n,), generator=draw).tolist() for n in lengths]
-    return make_batch(list(zip(sources_of(case), targets, strict=True)), SPECIAL, rows=None)
+    return list(zip(sources_of(case), targets, strict=True))
 
 
 @cache
@@ -614,6 +618,18 @@ def test_losses_and_gradients_in_bf16(case):
         errors = errors_of(ours[2], gradients)
         assert errors.square().mean().sqrt() < BF16_GRADIENTS
         assert errors.max() < BF16_GRADIENT
+
+
+@pytest.mark.parametrize("case", [Case(2, 8, 8, 16), Case(2, 8, 8, 16, norm="pre", embedding_norm=True)],
+                         indirect=True, ids=str)  # fmt: skip
+def test_gradients_in_bf16_are_summed_in_fp32_over_thousands_of_tokens(case):
+    """The mean loss of a batch and of the same batch 50 times over has one gradient."""
+    model, batch = model_of(case), batch_of(case)
+    many = make_batch(pairs_of(case) * 50, SPECIAL, rows=None)
+    for road in (plain, nullcontext):
+        with road():
+            few = loss_and_gradients(model, batch, torch.bfloat16, SETTINGS)[2]
+            assert errors_of(loss_and_gradients(model, many, torch.bfloat16, SETTINGS)[2], few).max() < 0.02
 
 
 TWO_PASSES = TrainingSettings(label_smoothing=LABEL_SMOOTHING, consistency=5.0, cutoff=0.2)

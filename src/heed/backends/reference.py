@@ -1,14 +1,44 @@
 """The plain network, on any device: what every other backend must agree with."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from heed.backends.training_protocol import PassSettings
 from heed.data.batches.batch import Batch
 from heed.model.transformer import Transformer
+
+
+class FloatSums(TorchFunctionMode):
+    """Within it, embeddings and norms in bf16 on a CPU are computed in fp32 if their gradients are wanted.
+
+    There PyTorch sums the gradients of a weight one by one in bf16, in which 256 + 1 is 256: of 3,000 tokens, those of
+    a norm's bias are off by 60 % (findings/torch_cpu_norms_sum_gradients_in_bf16.sh). A GPU sums them in fp32.
+    """
+
+    def __torch_function__(
+        self, function: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        in_bf16 = function in (F.embedding, F.layer_norm) and any(map(_is_bf16, (*args, *kwargs.values())))
+        if not in_bf16 or not torch.is_grad_enabled():
+            return function(*args, **kwargs)
+        wide = {name: _widened(x) for name, x in kwargs.items()}
+        return function(*map(_widened, args), **wide).bfloat16()
+
+
+def _is_bf16(x: Any) -> bool:
+    """Whether it is a tensor in bf16 on a CPU."""
+    return isinstance(x, Tensor) and x.is_cpu and x.dtype == torch.bfloat16
+
+
+def _widened(x: Any) -> Any:
+    return x.float() if _is_bf16(x) else x
 
 
 class ReferenceBackend:
@@ -20,8 +50,9 @@ class ReferenceBackend:
         return None
 
     def target_features(self, model: Transformer, batch: Batch) -> Float[Tensor, "tgt_token d_model"]:
-        state = model.start(model.encode(batch.src, batch.src_mask, keep_mask=batch.src_keep_mask), batch.src_mask)
-        features = model.decode_features(batch.tgt_in, state, keep_mask=batch.tgt_keep_mask)
+        with FloatSums():
+            state = model.start(model.encode(batch.src, batch.src_mask, keep_mask=batch.src_keep_mask), batch.src_mask)
+            features = model.decode_features(batch.tgt_in, state, keep_mask=batch.tgt_keep_mask)
         return features.flatten(0, 1).index_select(0, batch.tgt_places)
 
     def product(

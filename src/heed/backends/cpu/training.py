@@ -9,7 +9,9 @@ from torch import Tensor
 
 from heed.backends.cpu import forward, search, training_ops
 from heed.backends.cpu.packed_model import PackedModel, Packer
+from heed.backends.reference import FloatSums
 from heed.backends.training_protocol import PassSettings
+from heed.data.batches.batch import Batch
 from heed.model.cost import Rows
 from heed.model.coverage import Coverage
 from heed.model.transformer import Transformer
@@ -32,7 +34,10 @@ class CpuBackend:
     def covers(self, model: Transformer) -> str | None:
         return COVERAGE.missing(model)
 
-    target_features = staticmethod(forward.target_features)
+    def target_features(self, model: Transformer, batch: Batch) -> Float[Tensor, "tgt_token d_model"]:
+        with FloatSums():  # PyTorch's norm is a stack's first, or of the embeddings
+            return forward.target_features(model, batch)
+
     product = staticmethod(training_ops.product)
     smoothed_loss_ = staticmethod(training_ops.smoothed_loss_)
     consistent_loss_ = staticmethod(training_ops.consistent_loss_)
