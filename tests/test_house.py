@@ -35,7 +35,7 @@ ROOMS = {
     "apps/training": 400,
     "apps/translation": 450,
     "apps/visualization": 600,
-    "backends": 6_160,
+    "backends": 6_200,
     "data": 7_020,
     "decoding": 2_500,
     "evaluation": 570,
@@ -47,7 +47,7 @@ ROOMS = {
     "runtime": 1_520,
     "text": 2_330,
     "training": 3_200,
-    "tests": 42_420,
+    "tests": 42_430,
 }
 MOST_LINES_BESIDE_ROOMS = 960  # apps/commands.py and the files directly in src/heed
 MOST_OPTIONS = 334  # of all commands, as docs/reference/commands.md lists them
