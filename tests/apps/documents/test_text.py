@@ -4,7 +4,15 @@ import sys
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.apps.documents.translators import asked, shuffled, swapped_case, translated, unchanged, within_seconds
+from tests.apps.documents.translators import (
+    asked,
+    linked,
+    shuffled,
+    swapped_case,
+    translated,
+    unchanged,
+    within_seconds,
+)
 
 from heed.apps.documents.formats.jobs import translate_document
 from heed.apps.documents.text.sentences import splitter
@@ -423,3 +431,25 @@ def test_no_translation_begins_a_list_a_quotation_or_a_heading(start):
 def test_signs_of_lists_are_words_elsewhere():
     for text in ("# words\n", "a words\n", "| a | words |\n|---|---|\n"):
         assert translated(text, with_sign("1. "), "md") == text.replace("words", "1. words")
+
+
+@pytest.mark.parametrize(
+    ("text", "question", "translation", "expected"),
+    [
+        ("Go 10\xa0km, 3\u202f000\u202f€.", "Go 10 km, 3 000 €.", "3 000 €, 10 km.", "3\u202f000\u202f€, 10\xa0km."),
+        ("See page\xa05 or page 5.", "See page 5 or page 5.", "Seite 5 oder Seite 5.", "Seite\xa05 oder Seite 5."),
+        ("Dr.\xa0 Hill says\xa0: yes", "Dr. Hill says : yes", "Dr. Hill sagt ja", "Dr.\xa0 Hill sagt ja"),
+        ("\ufeffOne\xa0house", "One house", "Ein Haus", "\ufeffEin Haus"),
+    ],
+)  # fmt: skip
+def test_a_model_reads_no_break_spaces_as_spaces_and_they_stay_where_their_words_do(
+    text, question, translation, expected
+):
+    assert asked(text, "text") == [question]
+    assert translated(text, unchanged, "text") == text
+    assert translated(text, lambda _: [Translated(translation)], "text") == expected
+
+
+def test_links_move_with_the_words_behind_no_break_spaces():
+    page = "<p>Of 10&nbsp;&nbsp;km <b>go</b> {one}</p>"
+    assert translated(page, linked, "html") == "<p>oF 10&nbsp;&nbsp;KM <b>GO</b> {one}</p>"

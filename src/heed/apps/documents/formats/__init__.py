@@ -38,14 +38,8 @@ PACKAGES: tuple[Format, ...] = ("docx", "epub", "odf", "pptx", "xlsx")
 MAX_BYTES = 2**25  # of a document
 MAX_PACKAGE_BYTES = 2**27  # of a package, which may hold pictures
 PRINTED: tuple[Format, ...] = tuple(format for format in FORMATS if format not in PACKAGES)
-UPDATED: tuple[Format, ...] = (
-    "po",
-    "json",
-    "xliff",
-    "properties",
-    "strings",
-    "android",
-)  # of keys and texts: an earlier translation is taken as it is
+# Of keys and texts: an earlier translation is taken as it is.
+UPDATED: tuple[Format, ...] = ("po", "json", "xliff", "properties", "strings", "android")
 # What is not translated here, and what to do about it.
 ADVICE = {
     ".pdf": "a PDF has no paragraphs that could be put back; translate the document that it was made from, as "

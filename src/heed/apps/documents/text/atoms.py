@@ -27,17 +27,23 @@ _NUMBER = AtomKind("number", r"(?<![\w\#])\#(?![\w\#])", ("#",))
 
 
 def _any_of(kinds: Iterable[AtomKind]) -> re.Pattern[str]:
-    return re.compile("|".join(kind.pattern for kind in kinds), re.IGNORECASE | re.VERBOSE)
+    # None begins within a word: this takes a fifth of the time that it takes to try all kinds there.
+    pattern = "|".join(kind.pattern for kind in kinds)
+    return re.compile(rf"(?!\s|(?<=\w)\w)(?:{pattern})", re.IGNORECASE | re.VERBOSE)
 
 
 ADDRESS = _any_of(kind for kind in ATOM_KINDS if kind.is_address)
 KEPT, _KEPT_IN_CASES = _any_of(ATOM_KINDS), _any_of((*ATOM_KINDS, _NUMBER))
 # Every atom has one of these, which most texts have not: looking for them takes a thirtieth of the time.
-_SIGNS = re.compile(r"[@#$%&{\[⟦<\\/:_]|\.\S")
+_SIGNS = re.compile(r"[@#$%&{\[⟦⟨〈《<\\/:_]|\.\S|\(\)|\d[A-Za-f-]")
 MAX_PAIRS = 100  # of tags in a text; more are no elements, each tag stands for itself
 MAX_BETWEEN = 500  # characters between the two tags of an element
 
 
+# Scripts that put no spaces between words (Thai, Lao, Burmese, Khmer; kana, Han and their neighbours): no letter of
+# theirs is a part of the address or the name beside it.
+UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+_UNSPACED = re.compile(f"[{UNSPACED}]")
 Patterns = tuple[re.Pattern[str], ...]  # of what stays: earlier ones win
 
 
@@ -56,17 +62,24 @@ def kept_patterns(keep: tuple[str, ...] = (), *, in_cases: bool = False) -> Patt
     return re.compile("|".join(pattern for pattern, _ in made)), builtin
 
 
-def find_kept(text: str, patterns: Patterns, start: int, end: int) -> Iterator[re.Match[str]]:
-    """The matches of the patterns from start to end, in order; those of later ones between those of the first."""
-    if len(patterns) == 1 and not _SIGNS.search(text, start, end):
+def find_kept(text: str, patterns: Patterns, spans: Iterable[tuple[int, int]] | None = None) -> Iterator[re.Match[str]]:
+    """The matches of the patterns in these spans, by default the whole text, in order; earlier patterns win."""
+    searched = text if text.isascii() else _UNSPACED.sub("\ue000", text)
+    for start, end in [(0, len(text))] if spans is None else spans:
+        yield from _find([*((pattern, text) for pattern in patterns[:-1]), (patterns[-1], searched)], start, end)
+
+
+def _find(patterns: Sequence[tuple[re.Pattern[str], str]], start: int, end: int) -> Iterator[re.Match[str]]:
+    (pattern, text), *others = patterns
+    if not others and not _SIGNS.search(text, start, end):
         return
-    for match in patterns[0].finditer(text, start, end):
-        if len(patterns) > 1:
-            yield from find_kept(text, patterns[1:], start, match.start())
+    for match in pattern.finditer(text, start, end):
+        if others:
+            yield from _find(others, start, match.start())
         yield match
         start = match.end()
-    if len(patterns) > 1:
-        yield from find_kept(text, patterns[1:], start, end)
+    if others:
+        yield from _find(others, start, end)
 
 
 # The expressions of a user are searched in strangers' texts. So that no text makes one slow, repeats and groups never

@@ -2,7 +2,7 @@
 
 import re
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from heed.apps.documents.text.atoms import Message, Patterns, find_kept, find_messages, pair_tags
@@ -73,14 +73,12 @@ def _joined(block: Sequence[Item]) -> TaggedText:
     return TaggedText("".join(texts), tags)
 
 
-def _atoms(text: str, patterns: Patterns) -> Iterator[_Atom]:
-    last = 0
-    for message in [*find_messages(text), None]:
-        end = len(text) if message is None else message.start
-        yield from (_Atom(*match.span(), match) for match in find_kept(text, patterns, last, end))
-        if message is not None:
-            yield _Atom(message.start, message.end, None, message)
-            last = message.end
+def _atoms(text: str, patterns: Patterns) -> list[_Atom]:
+    messages = find_messages(text)
+    between = zip([0, *(one.end for one in messages)], [*(one.start for one in messages), len(text)], strict=True)
+    atoms = [_Atom(*match.span(), match) for match in find_kept(text, patterns, between)]
+    atoms += [_Atom(message.start, message.end, None, message) for message in messages]
+    return sorted(atoms, key=lambda atom: atom.start)
 
 
 def _surround(atom: _Atom, whole: TaggedText, offsets: list[int]) -> bool:

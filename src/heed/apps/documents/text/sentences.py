@@ -5,14 +5,14 @@ from collections.abc import Callable
 from itertools import accumulate
 
 from heed.apps.documents.text.abbreviations import SEEN, Abbreviations, abbreviations, ends_sentence, is_marker
-from heed.apps.documents.text.atoms import KEPT
+from heed.apps.documents.text.atoms import find_kept, kept_patterns
 from heed.errors import HeedError
 
 Span = tuple[int, int]
 Splitter = Callable[[str], list[Span]]
 
 WHITE_SPACE = " \t\r\n\f\v"  # no-break spaces belong to the text, but not those around a sentence
-_AROUND = f"{WHITE_SPACE}\xa0\u202f"
+_AROUND = f"{WHITE_SPACE}\xa0\u202f\ufeff"  # a byte order mark that a client left in a text, too
 _AS_SPACES = dict.fromkeys(map(ord, WHITE_SPACE), " ")  # where a paragraph ends, a document's reader knows better
 _IN_BRACKETS = re.compile(
     r"(?:(?<=[.!?…])|(?<=[.!?…][)\]\"”’»])) (?: {0,99})"
@@ -126,4 +126,5 @@ def _windows(text: str) -> list[Span]:
 
 def needs_translation(text: str) -> bool:
     """Whether it has a letter outside addresses and placeholders; numbers and punctuation need no translation."""
-    return any(c.isalpha() for c in KEPT.sub("", text))
+    bounds = [0, *(bound for match in find_kept(text, kept_patterns()) for bound in match.span()), len(text)]
+    return any(any(map(str.isalpha, text[a:b])) for a, b in zip(bounds[::2], bounds[1::2], strict=True))

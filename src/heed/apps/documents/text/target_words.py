@@ -6,16 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from heed.apps.documents.text.atoms import UNSPACED
 from heed.apps.documents.text.items import Tag
 from heed.apps.documents.text.sentences import Span
 from heed.apps.documents.text.tagged_text import Element, Place, TaggedText
 from heed.text.alignment import Link, Translated
 
-# Scripts that put no spaces between words: each character is one (Thai, Lao, Khmer; kana, Han and their neighbours).
-_UNSPACED = "\u0e00-\u0eff\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 _LATIN = "[0-9A-Za-zÀ-ɏ]"
-WITHIN_WORD = re.compile(rf"[^\W{_UNSPACED}]{{2}}")
-_WORDS = re.compile(rf"[{_UNSPACED}]|[^\W{_UNSPACED}]+|[^\w\s]")
+WITHIN_WORD = re.compile(rf"[^\W{UNSPACED}]{{2}}")
+_WORDS = re.compile(rf"[{UNSPACED}]|[^\W{UNSPACED}]+|[^\w\s]")
 
 
 @dataclass

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Literal
 
-from heed.apps.documents.text.atoms import KEPT
+from heed.apps.documents.text.atoms import UNSPACED, find_kept, kept_patterns
 from heed.apps.documents.text.items import Item, LiteralMarkup, Tag
 from heed.errors import HeedError
 from heed.text.character_references import resolved
@@ -15,9 +15,7 @@ from heed.text.character_references import resolved
 MAX_WORDS = 20  # of a term, which is searched at every word
 MAX_TERM_BYTES = 1_024
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
-# Scripts without spaces between words, in which each character counts as a word.
-_NO_SPACES = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff"
-_LETTER = rf"(?:[^\W{_NO_SPACES}]|[\u0300-\u036f\u0900-\u0903\u093a-\u0dff])"
+_LETTER = rf"(?:[^\W{UNSPACED}]|[\u0300-\u036f\u0900-\u0903\u093a-\u0dff])"
 _WORD = re.compile(rf"{_LETTER}++(?:[-'’]{_LETTER}++)*+|[^\s]")
 
 
@@ -78,7 +76,7 @@ class Terms:
         if not matches:
             return []
         is_taken = [False] * len(words)
-        kept = [match.span() for match in KEPT.finditer(text)]
+        kept = [match.span() for match in find_kept(text, kept_patterns())]
         number = 0
         for i, word in enumerate(words):
             while number < len(kept) and kept[number][1] <= word.start():

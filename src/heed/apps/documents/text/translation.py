@@ -6,10 +6,11 @@ wait for them in any way: `run_job` calls a function, a server lets its event lo
 
 import re
 from bisect import bisect_left, bisect_right
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import accumulate, pairwise
 from typing import Literal, NamedTuple, TypeVar
 
 from heed.apps.documents.text.atoms import kept_patterns
@@ -58,7 +59,11 @@ class Sentence(NamedTuple):
 # Yields sentences, is sent a translation of each, and returns the result, such as a document.
 TranslationJob = Generator[list[Sentence], Sequence[Translated], T]
 
-_RUN = re.compile(f"[{WHITE_SPACE}\xad]+")  # the model reads a space, and nothing where a word may be divided
+# The model reads a space, and nothing where a word may be divided. Few corpora have no-break spaces, and to a model
+# that has seen none a word behind one is another word.
+_UNBROKEN = "\xa0\u2007\u202f"
+_RUN = re.compile(f"[{WHITE_SPACE}{_UNBROKEN}\xad]+")
+_WORD = re.compile(r"\w++|[^\w\s]")
 # An element that begins or ends within a sentence joins the sentences that it touches, up to this many characters.
 MAX_JOINED = 2_000
 
@@ -120,14 +125,15 @@ class Question:
             return list(self.sentence.items())
         # A translation is one line without spaces around it, whatever the model writes.
         text = result.text.strip()
-        links, cut = result.alignment, result.text.index(text)
+        links, cut = result.alignment, len(result.text) - len(result.text.lstrip())
         if links is not None:
             links = [
                 Link(max(start - cut, 0), end - cut, self._original(first), self._original(last - 1) + 1)
                 for start, end, first, last in links
                 if 0 <= first < last <= len(self.text) and start < end and cut < end <= cut + len(text)
             ]
-        items = place_tags(self.sentence, Translated(text.translate(LINE_ENDS_AS_SPACES), links))
+        made = _with_unbroken_spaces(Translated(text.translate(LINE_ENDS_AS_SPACES), links), self.sentence.text)
+        items = place_tags(self.sentence, made)
         return None if items is None else [*items, *_lost_line_ends(self.sentence, items)]
 
     def _original(self, place: int) -> int:
@@ -149,6 +155,41 @@ def _on_one_line(text: str) -> Iterator[tuple[str, int]]:
         if run:
             last = run.end()
             gap = "" if is_first or not run[0].strip("\xad") else " "
+
+
+def _with_unbroken_spaces(result: Translated, source: str) -> Translated:
+    """The translation with the source's no-break spaces: between the same two words, or beside the same number."""
+    if all(space not in source for space in _UNBROKEN):
+        return result
+    gaps: dict[tuple[str, str], deque[int]] = {}
+    for place, space, keys in _spaces(result.text):
+        for key in keys if space == " " else ():
+            gaps.setdefault(key, deque()).append(place)
+    spaces: dict[int, str] = {}
+    for _, space, keys in _spaces(source):
+        if free := next((gaps[key] for key in keys if gaps.get(key)), None):
+            spaces.setdefault(free.popleft(), space)
+
+    # Several may stand in the place of one, so that what is behind them moves.
+    places = sorted(spaces)
+    moves = list(accumulate((len(spaces[place]) - 1 for place in places), initial=0))
+    bounds = [0, *(end for place in places for end in (place, place + 1)), len(result.text)]
+    parts = [result.text[start:end] for start, end in pairwise(bounds)]
+    parts[1::2] = [spaces[place] for place in places]
+    links = [
+        Link(start + moves[bisect_left(places, start)], end + moves[bisect_left(places, end)], first, last)
+        for start, end, first, last in result.alignment or ()
+    ]
+    return Translated("".join(parts), None if result.alignment is None else links)
+
+
+def _spaces(text: str) -> Iterator[tuple[int, str, list[tuple[str, str]]]]:
+    """White space between two words: where it begins, and its keys: the words, or a number and a side."""
+    for a, b in pairwise(_WORD.finditer(text)):
+        if space := text[a.end() : b.start()]:
+            before, after = a[0].casefold(), b[0].casefold()
+            numbers = [(before, "")] * before.isdecimal() + [("", after)] * after.isdecimal()
+            yield a.end(), space, [(before, after), *numbers]
 
 
 Answers = Mapping[Question, Sequence[Item]]
