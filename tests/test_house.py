@@ -27,7 +27,7 @@ ROOMS = {
     "apps/cluster": 1_410,
     "apps/comparison": 960,
     "apps/corpora": 120,
-    "apps/documents": 9_370,
+    "apps/documents": 9_400,
     "apps/exchange": 2_610,
     "apps/paper": 2_190,
     "apps/parsing": 180,
@@ -47,7 +47,7 @@ ROOMS = {
     "runtime": 1_520,
     "text": 2_330,
     "training": 3_200,
-    "tests": 42_430,
+    "tests": 42_480,
 }
 MOST_LINES_BESIDE_ROOMS = 960  # apps/commands.py and the files directly in src/heed
 MOST_OPTIONS = 334  # of all commands, as docs/reference/commands.md lists them
