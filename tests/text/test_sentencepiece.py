@@ -188,8 +188,9 @@ def test_pieces_show_a_space_before_a_word(pair):
 
 
 def test_pieces_of_bytes_show_the_letter_that_they_form(tmp_path):
-    (tmp_path / "spm").write_bytes(trained(ENGLISH[:50], vocab_size=340, model_type="bpe", byte_fallback=True))
-    tokenizer = marian_tokenizer(tmp_path / "spm", tmp_path / "spm")
+    spm = tmp_path / "bytes.spm"
+    spm.write_bytes(trained(ENGLISH[:50], vocab_size=340, model_type="bpe", byte_fallback=True))
+    tokenizer = marian_tokenizer(spm, spm)
     ids = tokenizer.encode("two 😀")
     shown = ["😀⟨F0⟩", "😀⟨9F⟩", "😀⟨98⟩", "😀⟨80⟩"]
     assert tokenizer.pieces(ids)[-4:] == shown == tokenizer.src_pieces(ids)[-4:]
@@ -341,6 +342,9 @@ def test_a_marian_table_has_the_size_that_the_model_has(tmp_path):
     tokenizer = marian_tokenizer(path, path, sizes=(3, 6))
     assert tokenizer.src.pieces == ["</s>", "<unk>", "a"] and tokenizer.encode("a b") == [2, 1]
     assert tokenizer.tgt.pieces == ["</s>", "<unk>", "a", "b", None, None] and len(tokenizer) == 6
+    as_list = tmp_path / "vocab.txt"
+    as_list.write_bytes(b"</s>\n<unk>\na\r\nb\n")
+    assert marian_tokenizer(as_list, as_list, sizes=(3, 6)) == tokenizer
 
 
 def test_a_marian_table_splits_at_spaces(tmp_path):

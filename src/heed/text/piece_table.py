@@ -1,4 +1,4 @@
-"""Tables from pieces, or words, to ids: vocab.json, vocab.yml."""
+"""Tables from pieces, or words, to ids: vocab.json, vocab.yml, or a list of words, each in a line."""
 
 import json
 import re
@@ -15,8 +15,8 @@ _ID = re.compile("[0-9]{1,9}")
 
 
 def read_table(path: Path) -> list[str | None]:
-    """The pieces of a table from pieces to ids (.yml, .json), by id. HeedError if two have one id, or it is damaged."""
-    ids = _read_json(path) if path.suffix == ".json" else _read_yaml(path)
+    """The pieces of a table to ids (.yml, .yaml, .json) or a list (else), by id. HeedError if damaged."""
+    ids = _read_yaml(path) if path.suffix in (".yml", ".yaml") else _read_json_or_list(path)
     pieces: dict[int, str] = {}
     for piece, i in ids:
         if type(i) not in (int, str) or not _ID.fullmatch(str(i)) or int(i) >= MAX_PIECES:
@@ -29,9 +29,13 @@ def read_table(path: Path) -> list[str | None]:
     return [pieces.get(i) for i in range(max(pieces) + 1)]
 
 
-def _read_json(path: Path) -> Iterator[tuple[str, Any]]:
+def _read_json_or_list(path: Path) -> Iterator[tuple[str, Any]]:
     try:
-        content = json.loads(read_bounded(path, MAX_FILE_BYTES).decode("utf-8"), object_pairs_hook=list)
+        text = read_bounded(path, MAX_FILE_BYTES).decode("utf-8")
+        if path.suffix != ".json":
+            yield from ((line.removesuffix("\r"), i) for i, line in enumerate(text.removesuffix("\n").split("\n")))
+            return
+        content = json.loads(text, object_pairs_hook=list)
     except (ValueError, RecursionError) as error:
         raise HeedError(f"{path}: damaged ({error}).") from None
     for entry in content if isinstance(content, list) else [content]:

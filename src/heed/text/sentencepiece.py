@@ -401,8 +401,9 @@ def _processor(model: SentencePieceModel) -> Any:
 def marian_tokenizer(src: Path, tgt: Path, *, sizes: tuple[int, int] | None = None) -> SentencePieceTokenizer:
     """The tokenizer of a model that Marian trained, of the two vocabularies in its settings, which may be one.
 
-    Either may be a SentencePiece model (.spm) or a table of words (.yml, .json). Heed needs a pad and a bos, which
-    Marian does not have: both are eos. OPUS-MT's tables are of pieces: its source.spm and target.spm lie beside them.
+    Either may be a SentencePiece model (.spm) or a table of words (.yml, .json, or a word a line). Heed needs a pad
+    and a bos, which Marian does not have: both are eos. OPUS-MT's tables are of pieces: its source.spm and target.spm
+    lie beside them.
     sizes: how many ids the model has on each side; as in Marian, a longer table is cut, and ids behind a shorter one
     have no piece. HeedError if a file is damaged.
     """
@@ -439,7 +440,7 @@ def _padded(pieces: list[str | None], n_rows: int | None, path: Path) -> list[st
 
 
 def _read_vocabulary(path: Path, size: int | None, side: str) -> Vocabulary:
-    if path.suffix in (".yml", ".yaml", ".json"):
+    if path.suffix != ".spm":
         pieces = read_table(path)
         if size is not None:
             pieces = [*pieces[:size], *[None] * (size - len(pieces))]

@@ -96,7 +96,7 @@ class SentencePieceModel(Settings):
         try:
             values = _parse_model(data)
         except ValueError as error:
-            raise HeedError(f"{path}: not a SentencePiece model ({error}).") from None
+            raise HeedError(f"{path}: not a SentencePiece model that Heed reads ({error}).") from None
         return validated(cls, values, where=str(path))
 
     def protobuf(self) -> bytes:

@@ -172,6 +172,9 @@ def zero_dimensional(weights):
     weights["model.shared.weight"] = torch.tensor(1.0)
 
 
+POSITIONS = "model.decoder.embed_positions.weight"
+
+
 def not_finite(weights):
     weights["model.encoder.layers.0.fc1.weight"][0, 0] = float("nan")
 
@@ -197,6 +200,8 @@ def not_finite(weights):
             lambda weights: weights.update({"model.decoder.layers.1.self_attn.v_proj.weight": torch.ones(5, 32)}),
             "self_attention.v.weight has shape (5, 32)",
         ),
+        (lambda weights: weights.update({POSITIONS: torch.ones(9, 32)}), f"{POSITIONS} are not the sinusoids"),
+        (lambda weights: weights.update({POSITIONS: torch.ones(9, 31)}), f"{POSITIONS} are not the sinusoids"),
     ],
 )
 def test_other_weights_are_named(hf, refused, change, message):
@@ -610,7 +615,7 @@ def test_commands_that_ask_for_what_is_not_there_are_refused(originals, refused,
     refused("import", model, out, "--from", "huggingface", message="model_type is None")
     refused("import", model, out, "--from", "marian", message="holds 0 settings of a decoder")
     refused("import", originals / "marian", out, "--from", "huggingface", message="config.json: missing")
-    refused("import", originals / "hf" / "config.json", out, "--from", "huggingface", message="config.json: missing")
+    refused("import", originals / "hf" / "config.json", out, message="config.json is a file of a model folder")
     message = "holds half a surrogate pair"
     refused("import", originals / "hf", out, "--from", "huggingface", "--src", "\udcff", message=message)
     out.mkdir()
@@ -623,22 +628,21 @@ def test_a_parser_is_not_exported(originals, refused, tmp_path, number_tokenizer
     card = ModelCard("en", "trees", parsing={"leaves": "words"})
     save_model(tmp_path / "parser", random_network(len(number_tokenizer)), number_tokenizer, card)
     for name in ("huggingface", "ctranslate2", "marian"):
-        refused(
-            "export", tmp_path / "parser", tmp_path / "out", "--to", name, message="only translators can be exported"
-        )
+        refused("export", tmp_path / "parser", tmp_path / "out", "--to", name, message="only translators can be")
 
 
-def test_a_search_that_cannot_be_is_named_as_the_folder_names_it(hf, refused):
-    (hf / "generation_config.json").unlink()
-    change_config(hf, heed={}, num_beams=0)
-    refused(
-        "import",
-        hf,
-        hf.parent / "out",
-        "--from",
-        "huggingface",
-        message="its search (num_beams, length_penalty, limits)",
-    )
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_beams": 0}, "its search (num_beams, length_penalty, limits)"),
+        ({"decoder_start_token_id": 3}, "decoder_start_token_id is 3, but 1 in config.json"),
+        ({"eos_token_id": [2, 3]}, "eos_token_id is [2, 3], but 2 in config.json"),
+    ],
+)
+def test_a_search_that_cannot_be_is_named_as_the_folder_names_it(hf, refused, changes, message):
+    (hf / "generation_config.json").write_text(json.dumps(changes))
+    change_config(hf, heed={})
+    refused("import", hf, hf.parent / "out", message=message)
 
 
 def test_a_model_that_writes_symbols_is_not_exported(refused, tmp_path):

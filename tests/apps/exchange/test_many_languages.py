@@ -125,29 +125,33 @@ def test_ids_are_those_of_its_tokenizer_with_the_language_in_front(both):
     assert not special & set(found[-1][1:-1]), "a text that spells a language or a special symbol is text"
 
 
-@pytest.mark.parametrize("n_beams", [1, 4])
-def test_outputs_and_scores_are_those_of_generate_that_forces_the_target_language(both, n_beams):
-    name, folder, ours = both
-    forced = None if name == "small100" else load_model(ours).card.languages["ids"]["de"]
-    sources = their_sources(name, folder, ENGLISH[:24])
-    model = theirs(folder)
-    found = heed.load(ours, precision="fp32", beam_size=n_beams, max_tokens=30).translate(
-        ENGLISH[:24], source="eng", target="deu_Latn"
-    )
-    tokenizer, n_compared = load_model(ours).tokenizer, 0
-    for ids, translation in zip(sources, found, strict=True):
+def n_same_as_generates(name: str, folder: Path, ours: Path, found, n_beams: int, **options) -> int:
+    """Asserts that generate writes the same with the same scores; returns how many outputs could be compared."""
+    loaded, model, n_compared = load_model(ours), theirs(folder), 0
+    forced = None if name == "small100" else loaded.card.languages["ids"]["de"]
+    for ids, translation in zip(their_sources(name, folder, ENGLISH[: len(found)]), found, strict=True):
         expected = model.generate(
             torch.tensor([ids]), num_beams=n_beams, max_new_tokens=30, forced_bos_token_id=forced, max_length=None,
             early_stopping=n_beams > 1, bad_words_ids=[[1], [3]], return_dict_in_generate=True, output_scores=True,
-            forced_eos_token_id=None,
+            forced_eos_token_id=None, **options,
         )  # fmt: skip
         written = [i for i in expected.sequences[0].tolist()[2 if forced else 1 :] if i not in (1, 2)]
         if translation.ended and expected.sequences[0, -1] != 2:
             continue  # generate prefers an output that was cut to one that ended; Heed does not
         n_compared += 1
-        assert tokenizer.token_ids(translation.tokens) == written
+        assert loaded.tokenizer.token_ids(translation.tokens) == written
         if n_beams > 1:
             assert translation.score == pytest.approx(float(expected.sequences_scores[0]), abs=1e-4)
+    return n_compared
+
+
+@pytest.mark.parametrize("n_beams", [1, 4])
+def test_outputs_and_scores_are_those_of_generate_that_forces_the_target_language(both, n_beams):
+    name, folder, ours = both
+    found = heed.load(ours, precision="fp32", beam_size=n_beams, max_tokens=30).translate(
+        ENGLISH[:24], source="eng", target="deu_Latn"
+    )
+    n_compared = n_same_as_generates(name, folder, ours, found, n_beams)
     assert len({translation.tokens for translation in found}) > 5
     assert n_compared > 12 and (name != "nllb" or any(translation.ended for translation in found))
 
@@ -218,29 +222,12 @@ def test_without_the_sentencepiece_model_tokenizer_json_gives_the_same_ids(both,
 def test_repetition_is_punished_as_generate_does_it(both, n_beams):
     """By the kernels, and by PyTorch's operations."""
     name, folder, ours = both
-    languages = load_model(ours).card.languages["ids"]
-    forced = None if name == "small100" else languages["de"]
-    sources, model = their_sources(name, folder, ENGLISH[:8]), theirs(folder)
     options = {"no_repeat_ngram_size": 3, "repetition_penalty": 1.3}
     translator = heed.load(ours, precision="fp32", beam_size=n_beams, max_tokens=30, **options).between("en", "de")
     found = translator.translate(ENGLISH[:8])
     plain = heed.load(ours, precision="fp32", beam_size=n_beams, max_tokens=30).between("en", "de")
     assert [one.tokens for one in plain.translate(ENGLISH[:8])] != [one.tokens for one in found]
-    n_compared = 0
-    for ids, translation in zip(sources, found, strict=True):
-        expected = model.generate(
-            torch.tensor([ids]), num_beams=n_beams, max_new_tokens=30, forced_bos_token_id=forced, max_length=None,
-            early_stopping=n_beams > 1, bad_words_ids=[[1], [3]], return_dict_in_generate=True, output_scores=True,
-            forced_eos_token_id=None, **options,
-        )  # fmt: skip
-        written = [i for i in expected.sequences[0].tolist()[2 if forced else 1 :] if i not in (1, 2)]
-        if translation.ended and expected.sequences[0, -1] != 2:
-            continue
-        n_compared += 1
-        assert translator.tokenizer.token_ids(translation.tokens) == written
-        if n_beams > 1:
-            assert translation.score == pytest.approx(float(expected.sequences_scores[0]), abs=1e-4)
-    assert n_compared > 4
+    assert n_same_as_generates(name, folder, ours, found, n_beams, **options) > 4
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("heed.backends.cpu.search.usable", lambda: False)
         by_torch = heed.load(ours, precision="fp32", beam_size=n_beams, max_tokens=30, **options).between("en", "de")

@@ -123,8 +123,8 @@ def test_a_letter_of_several_pieces_is_part_of_its_word(kind):
 def test_words_of_an_imported_vocabulary_are_whole(tmp_path, byte_fallback):
     """A byte of a character is not a word, nor does a word that is not in the vocabulary join the one before it."""
     settings = {"model_type": "bpe", "vocab_size": 340, "byte_fallback": byte_fallback}
-    (tmp_path / "spm").write_bytes(trained(["a dog runs", "two dogs run"] * 20, **settings))
-    tokenizer = marian_tokenizer(tmp_path / "spm", tmp_path / "spm")
+    (tmp_path / "joint.spm").write_bytes(trained(["a dog runs", "two dogs run"] * 20, **settings))
+    tokenizer = marian_tokenizer(tmp_path / "joint.spm", tmp_path / "joint.spm")
     torch.manual_seed(1)
     arch = Architecture(n_layers=1, d_model=32, d_ff=32, n_heads=2)
     translator = Translator(Transformer(arch, len(tokenizer)), tokenizer)

@@ -47,7 +47,7 @@ from heed.decoding.settings import DecodingSettings
 from heed.errors import HeedError
 from heed.model.architecture import Architecture
 from heed.model.coverage import Coverage
-from heed.model.transformer import Transformer
+from heed.model.transformer import Transformer, sinusoid
 from heed.model_folder import (
     IMPORTED_FROM,
     UNKNOWN_LANGUAGES,
@@ -67,7 +67,6 @@ from heed.text.tokenizer_kinds import AnyTokenizer
 
 MAX_CONFIG_BYTES = 2**22
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "swish", "silu": "swish"}  # their names → ours
-# What a pickle of tensors names, and how long it is at most: of thousands of tensors, whose numbers are not in it.
 STACKS = ("encoder", "decoder")
 # Ours → theirs, within a layer; a decoder's own norms and cross-attention follow the same pattern.
 LAYER_NAMES = {
@@ -82,7 +81,6 @@ LAYER_NAMES = {
 NORMS = {"layer_norm": "_norm", "layernorm_embedding": "_embedding_norm"}  # of a stack → what its name, or side's, has
 N_UNUSED_POSITIONS = 2  # the first rows of a table of learned positions
 ATTENTION_BIASES = tuple(f"{part}.bias" for part in ("q", "k", "v", "out"))
-
 
 NEUTRAL: dict[str, Any] = {"norm": "post", "first_position": 0, "embedding_norm": False}
 # The networks of their model types, beside what config.json says.
@@ -287,13 +285,13 @@ def load(path: Path, *, report: Callable[[str], None]) -> ModelFolder:
             raise HeedError(f"{path}: {name} has shape {tuple(table.shape)}, expected two dimensions.")
     n_rows = [len(table) for table in tables.values()]
     tokenizer: AnyTokenizer
+    languages = None
     if config["model_type"] == "marian":
-        tokenizer = hugging_face_tokenizer(path, special, n_src_rows=n_rows[0], n_tgt_rows=n_rows[-1])
-        card = _card(ours, config, path, special=tokenizer.special, report=report)
+        tokenizer = hugging_face_tokenizer(path, n_src_rows=n_rows[0], n_tgt_rows=n_rows[-1])
     else:
         tokenizer, _, languages = vocabularies(path, config, n_rows=n_rows[0])
-        check_special(path, special, tokenizer)
-        card = _card(ours, config, path, special=tokenizer.special, report=report, languages=languages)
+    check_special(path, special, tokenizer)
+    card = _card(ours, config, path, special=tokenizer.special, report=report, languages=languages)
     model_config = ModelConfig.of(arch, tokenizer, card)
     check_parts(parts, model_config, where=path)
     if arch.positions == "sinusoid":
@@ -366,17 +364,24 @@ def _our_parts(theirs: dict[str, Tensor], share: str, path: Path, *, learned: bo
             parts[f"{side}_positions.weight"] = tensor[N_UNUSED_POSITIONS:]
             continue
         if "embed_positions" in words[2:3] or name == shared:  # made anew; not used where nothing is shared
+            if words[3:] == ["weight"]:  # a buffer of M2M100 is called otherwise, and not read from a file
+                _check_sinusoids(tensor, name, path)
             continue
         if side and words[2] in NORMS:
             parts[f"{side if words[2] == 'layernorm_embedding' else words[1]}{NORMS[words[2]]}.{words[3]}"] = tensor
             continue
-        if len(words) < 6 or words[0] != "model" or words[1] not in STACKS or words[2] != "layers":
+        part = ours_of.get(".".join(words[4:-1]))
+        if part is None or words[0] != "model" or words[1] not in STACKS or words[2] != "layers":
             raise HeedError(f"{path}: a model of this type has no weight {shown(name)}.")
-        _, stack, _, layer, *part, kind = words
-        if ".".join(part) not in ours_of:
-            raise HeedError(f"{path}: a model of this type has no weight {shown(name)}.")
-        parts[f"{stack}.{layer}.{ours_of['.'.join(part)]}.{kind}"] = tensor
+        parts[f"{words[1]}.{words[3]}.{part}.{words[-1]}"] = tensor
     return parts
+
+
+def _check_sinusoids(table: Tensor, name: str, path: Path) -> None:
+    """HeedError unless a stored table of positions, in whatever precision, is the one that Heed makes."""
+    width = table.shape[1] if table.dim() == 2 else 0
+    if width < 1 or width % 2 or not torch.allclose(sinusoid(len(table), width, "sinusoid-halves"), table, atol=0.01):
+        raise HeedError(f"{path}: {name} are not the sinusoids that a model of this type has.")
 
 
 def _architecture(config: Mapping[str, Any], parts: Parts, share: str, path: Path) -> Architecture:
@@ -454,6 +459,9 @@ def _card(
 
     # As in transformers, what config.json says of the search counts only without generation_config.json.
     generation = _json(file) if (file := path / "generation_config.json").is_file() else config
+    for name in ("decoder_start_token_id", "eos_token_id"):
+        if generation.get(name) not in (None, config[name], [config[name]]):
+            raise HeedError(f"{file}: {name} is {shown(generation[name])}, but {config[name]} in config.json.")
     if written and has_our_weights:
         validated(DecodingSettings, written.decoding, where=f"{where}: heed.card.decoding")
         if hashed is None or generation is config or not says_otherwise(generation, written, special):

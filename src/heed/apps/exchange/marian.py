@@ -275,7 +275,8 @@ def _our_parts(theirs: dict[str, Tensor], arch: Architecture, path: Path) -> Par
         take("src_embedding.weight", "encoder_Wemb")
         take("tgt_embedding.weight", "decoder_Wemb")
     if arch.share == "none":
-        take("output.weight", "decoder_ff_logit_out_W", transposed=True)
+        is_old = "decoder_ff_logit_out_W" in left  # older versions have it as (in, out)
+        take("output.weight", f"decoder_ff_logit_out_W{'' if is_old else 't'}", transposed=is_old)
     if arch.output_bias:
         take("output.bias", "decoder_ff_logit_out_b")
     for ours, name in _layer_names(arch):
@@ -393,7 +394,7 @@ def _their_arrays(model: Transformer) -> dict[str, np.ndarray]:
     embeddings |= {"tgt_embedding.weight": "decoder_Wemb"}
     theirs: dict[str, Tensor] = {name: parts[ours] for ours, name in embeddings.items() if ours in parts}
     if arch.share == "none":
-        theirs["decoder_ff_logit_out_W"] = parts["output.weight"].T
+        theirs["decoder_ff_logit_out_Wt"] = parts["output.weight"]
     if arch.output_bias:
         theirs["decoder_ff_logit_out_b"] = parts["output.bias"][None]
     for ours, name in _layer_names(arch):
@@ -486,9 +487,8 @@ def _check_export(folder: ModelFolder, out: Path, report: Callable[[str], None])
 
     # Greedy, without length penalty: what is left to compare is log P.
     settings = DecodingSettings(beam_size=1, length_penalty_form="none", max_length_factor=3, max_extra_tokens=10_000)
-    theirs = pymarian.Translator(
-        config=str(out / "model.npz.decoder.yml"), beam_size=1, normalize=0, n_best=True, cpu_threads=1, quiet=True
-    )
+    options = {"beam_size": 1, "normalize": 0, "max_length_factor": 3, "n_best": True, "cpu_threads": 1, "quiet": True}
+    theirs = pymarian.Translator(config=str(out / "model.npz.decoder.yml"), **options)
     for ids, line in zip(sources, lines, strict=True):
         ours = beam_search(folder.model, [ids], special, settings)[0][0]
         score = float(theirs.translate([line])[0].rsplit(" ||| ", 1)[1])

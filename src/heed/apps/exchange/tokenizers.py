@@ -102,7 +102,7 @@ def _write_marian_tokenizer(tokenizer: SentencePieceTokenizer, out: Path, max_po
     )
 
 
-def hugging_face_tokenizer(folder: Path, special: SpecialIds, *, n_src_rows: int, n_tgt_rows: int) -> AnyTokenizer:
+def hugging_face_tokenizer(folder: Path, *, n_src_rows: int, n_tgt_rows: int) -> AnyTokenizer:
     """The tokenizer of a folder: SentencePiece models as OPUS-MT has them, or a tokenizer.json that Heed wrote.
 
     n_src_rows, n_tgt_rows: rows of the embeddings, which may be padded.
@@ -122,7 +122,6 @@ def hugging_face_tokenizer(folder: Path, special: SpecialIds, *, n_src_rows: int
             ) from None
     else:
         raise HeedError(f"{folder}: holds neither source.spm, as an OPUS-MT model does, nor tokenizer.json.")
-    check_special(folder, special, tokenizer)
     return tokenizer
 
 
