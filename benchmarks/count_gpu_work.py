@@ -85,7 +85,7 @@ def training_cost(arch: Architecture, settings: TrainingSettings, *, vocab_size:
         for step in itertools.islice(plans, 2):
             work_count.clear()
             work = batches.workload(step)
-            train_step(*(weights, optimizer, collated(step), settings, META, ALONE), rate=LEARNING_RATE)
+            train_step(*(weights, optimizer, collated(step), settings, ALONE), rate=LEARNING_RATE)
         shapes = {shape for step in itertools.islice(plans, N_BATCHES) for shape in passes.shapes(collated(step))}
     parts = [PartCost(name, False, 1, cost.launches, cost.bytes) for name, cost in work_count.outside.items()]
     parts += [

@@ -138,10 +138,12 @@ def torch_loop(presets: list[str], sizes: list[int] | None, vocab_size: int | No
 
     tune_process()  # before PyTorch is loaded: how threads wait
     import torch
-    from train_peers import PAD, TorchModel, plain_loop
+    import torch.nn.functional as F
+    from train_peers import BOS, TorchModel, plain_loop
 
     from heed.apps.bench.inputs import random_corpus
     from heed.apps.bench.training import preset_shape
+    from heed.data.batches.padded import padded, sent
     from heed.data.batches.token_batches import BatchLimits, TokenBatches
     from heed.runtime.device import choose_machine
     from heed.text.tokenizer import SpecialIds
@@ -160,10 +162,11 @@ def torch_loop(presets: list[str], sizes: list[int] | None, vocab_size: int | No
         # As the loop takes them: bos and all ids in one, and 0 behind the end.
         pairs, n_tokens = [], []
         for batch in collated:
-            tgt = torch.cat([batch.tgt_in, batch.tgt_out[:, -1:]], 1)
-            tgt[:, 1:] = batch.tgt_out.masked_fill(~batch.tgt_mask, PAD)
-            pairs.append((batch.src.to(device), tgt.to(device)))
-            n_tokens.append(int(batch.tgt_mask.sum()))
+            src, tgt = (
+                padded(ids, n)[0] for ids, n in ((batch.src, batch.src_lengths), (batch.tgt_out, batch.tgt_lengths))
+            )
+            pairs.append((sent(src, device), F.pad(sent(tgt, device), (1, 0), value=BOS)))
+            n_tokens.append(batch.n_tgt_tokens)
         model = TorchModel(shape, n_ids).to(device)
         steps = zip(itertools.cycle(n_tokens), plain_loop(model, model, pairs, "bf16"), strict=False)
         windows = [_speed(steps, device) for _ in range(N_WINDOWS + 1)][1:]  # the first one warms up

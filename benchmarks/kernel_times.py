@@ -209,7 +209,7 @@ def _search(arch: Architecture, vocab_size: int) -> Iterator[TimedKernel]:
 
 def _training(arch: Architecture, vocab_size: int, dtype: torch.dtype) -> Iterator[TimedKernel]:
     d, d_ff, rate = arch.d_model, arch.d_ff, arch.dropout
-    sequences = PackedSequences.from_mask(torch.ones(TOKENS // LENGTH, LENGTH, dtype=torch.bool))
+    sequences = PackedSequences.of(np.full(TOKENS // LENGTH, LENGTH))
     n, n_real = len(sequences.positions), sequences.n_real
 
     def leaf(*shape: int) -> Tensor:

@@ -123,7 +123,7 @@ def heed_steps(
 def heed_steps_of(
     workers: Any, shape: dict[str, Any], batches: list[tuple[Tensor, Tensor]], dtype: str
 ) -> Iterator[None]:
-    from heed.data.batches.batch import Batch, mask_places
+    from heed.data.batches.batch import Batch
     from heed.model.architecture import Architecture
     from heed.model.transformer import Transformer
     from heed.runtime.device import choose_machine
@@ -137,16 +137,16 @@ def heed_steps_of(
     settings = TrainingSettings()
     weights = MasterWeights(Transformer(Architecture(**shape), VOCAB_SIZE), machine)
     optimizer = Adam(weights.masters.parameters(), settings)
+    own: list[tuple[Batch, int]] = []
+    for all_src, all_tgt in batches:
+        src, tgt = all_src[workers.rank :: workers.n].numpy(), all_tgt[workers.rank :: workers.n].numpy()
+        is_src, is_tgt = src != PAD, tgt[:, 1:] != PAD
+        ids = src[is_src], is_src.sum(1), tgt[:, :-1][is_tgt], tgt[:, 1:][is_tgt], is_tgt.sum(1)
+        own.append((Batch(*ids), int((all_tgt[:, 1:] != PAD).sum())))
     while True:
-        for all_src, all_tgt in batches:
-            src, tgt = all_src[workers.rank :: workers.n], all_tgt[workers.rank :: workers.n]
-            tgt_in, tgt_out = tgt[:, :-1].masked_fill(tgt[:, :-1] == EOS, PAD), tgt[:, 1:]
-            tgt_mask = tgt_out != PAD
-            rows = np.arange(len(src), dtype=np.uint32)
-            batch = Batch(src, src != PAD, tgt_in, tgt_out, tgt_mask, mask_places(tgt_mask), rows)
-            n_tgt_tokens = int((all_tgt[:, 1:] != PAD).sum())
+        for batch, n_tgt_tokens in own:
             train_step(
-                *(weights, optimizer, [batch], settings, machine, workers),
+                *(weights, optimizer, [batch], settings, workers),
                 rate=LEARNING_RATE,
                 n_tgt_tokens=n_tgt_tokens,
             )
@@ -364,6 +364,7 @@ def worker(name: str, preset: str, source: Path, n_threads: int) -> None:
 
 def write_batches(target: Path, *, work: Path, mirror: str | None, n_batches: int) -> int:
     """Writes batches of Multi30k as Heed prepares it; returns their real target tokens."""
+    from heed.data.batches.padded import PaddedBatch
     from heed.data.batches.token_batches import BatchLimits, TokenBatches
     from heed.data.corpora.download import Corpora
     from heed.data.corpus.shard import ParallelCorpus
@@ -384,13 +385,13 @@ def write_batches(target: Path, *, work: Path, mirror: str | None, n_batches: in
     n_tokens = 0
     padded = [rows for step in batches.plan(0) for rows in batches.passes(step, padded=True)]
     for i, rows in enumerate(np.random.default_rng(1).permuted(np.array(padded, dtype=object))[:n_batches]):
-        batch = batches.collate(rows)
+        ids = batches.collate(rows)
+        batch, lengths = PaddedBatch.of(ids), ids.tgt_lengths
         tgt = np.concatenate([batch.tgt_in.numpy(), np.zeros((len(rows), 1), dtype=np.int64)], axis=1)
-        lengths = batch.tgt_mask.sum(1).numpy()
         tgt[np.arange(len(rows)), lengths] = EOS
         # The same ids for all: the few beyond 10,000 and the special ones of this tokenizer are moved.
         src = _within_vocabulary(batch.src.numpy(), batch.src_mask.numpy())
-        src[np.arange(len(rows)), batch.src_mask.sum(1).numpy() - 1] = EOS
+        src[np.arange(len(rows)), ids.src_lengths - 1] = EOS
         inner = batch.tgt_mask.numpy().copy()
         inner[:, 0] = False
         tgt[:, :-1] = np.where(inner, _within_vocabulary(tgt[:, :-1], inner), tgt[:, :-1])

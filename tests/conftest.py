@@ -25,10 +25,9 @@ with shapes.install(["heed.backends", "heed.model", "heed.training.loss", "heed.
     import heed.decoding.translator
     import heed.training.loss
 
-import numpy as np
 import torch
 
-from heed.data.batches.batch import Batch, mask_places
+from heed.data.batches.batch import Batch
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
 from heed.runtime.locks import locked
@@ -141,7 +140,8 @@ def heed(commands: Commands) -> Heed:
 
 def batch_of(src: torch.Tensor, src_mask: torch.Tensor, tgt_in: torch.Tensor, tgt_mask: torch.Tensor) -> Batch:
     """A batch whose target ids, which only a loss needs, are those that are read."""
-    return Batch(src, src_mask, tgt_in, tgt_in, tgt_mask, mask_places(tgt_mask), np.arange(len(src)))
+    lengths, tgt = tgt_mask.sum(1).numpy(), tgt_in[tgt_mask].numpy()
+    return Batch(src[src_mask].numpy(), src_mask.sum(1).numpy(), tgt, tgt, lengths)
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Literal, NamedTuple
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -27,6 +28,7 @@ from heed.backends.modules import backend_for
 from heed.backends.protocol import FIRST_CAPACITY, SearchModel
 from heed.backends.reference_search import ReferenceSearchState
 from heed.data.batches.batch import Batch, make_batch
+from heed.data.batches.padded import PaddedBatch, padded
 from heed.decoding.beam import Hypothesis, search
 from heed.decoding.settings import DecodingSettings
 from heed.decoding.stream import Source
@@ -35,7 +37,7 @@ from heed.model.transformer import Transformer
 from heed.runtime.device import Machine
 from heed.training import validation
 from heed.training.settings import TrainingSettings
-from heed.training.step import MasterWeights, micro_batch_loss
+from heed.training.step import MasterWeights, micro_batch_loss, twice
 
 needs_kernels = pytest.mark.skipif(library() is None, reason="needs Linux and a C++ compiler")
 needs_tiles = pytest.mark.skipif(not has_tiles(), reason="needs AMX and Heed's kernels")
@@ -88,23 +90,19 @@ def loss_and_gradients(
 
 def log_probs(model: SearchModel, batch: Batch) -> Tensor:
     """(tgt_token): of the right ids, as scoring computes them."""
-    return token_log_probs([model], batch).flatten()[batch.tgt_places]
-
-
-def validation_log_probs(model: Transformer, batch: Batch) -> Tensor:
-    """(tgt_token): of the right ids, as training validates."""
-    return validation.token_log_probs(model, batch).flatten()[batch.tgt_places]
+    return token_log_probs([model], batch)
 
 
 @torch.inference_mode()
 def step_logits(model: SearchModel, batch: Batch, *, beam: int) -> Tensor:
     """(beam × tgt_token, vocab): of given targets in every row of a beam, position by position, as a search does it."""
     model = searchable(model)
-    state = search_backend(model).search_state(model, n_sentences=len(batch.src), beam_size=beam)
-    state.admit(batch.src[batch.src_mask].numpy(), batch.src_mask.sum(1).numpy())
-    steps = [torch.as_tensor(state.logits(ids.repeat_interleave(beam).numpy())) for ids in batch.tgt_in.T]
+    state = search_backend(model).search_state(model, n_sentences=len(batch.src_lengths), beam_size=beam)
+    state.admit(batch.src, batch.src_lengths)
+    tgt_in, tgt_mask = padded(batch.tgt_in, batch.tgt_lengths)
+    steps = [torch.as_tensor(state.logits(ids.repeat(beam))) for ids in tgt_in.T]
     rows = torch.stack(steps, dim=1).unflatten(0, (-1, beam))  # (sentence, beam, tgt, vocab)
-    return torch.cat([rows[:, i].flatten(0, 1)[batch.tgt_places] for i in range(beam)])
+    return torch.cat([rows[:, i][torch.from_numpy(tgt_mask)] for i in range(beam)])
 
 
 @torch.inference_mode()  # the checks of shapes in tests hide from `search` that it is a generator
@@ -190,8 +188,9 @@ class Truth:
 
     def features(self, batch: Batch) -> Tensor:
         """(tgt_token, d_model)."""
-        sides = zip(batch.src, batch.src_mask, batch.tgt_in, batch.tgt_mask, strict=True)
-        return torch.cat([self.of_sentence(src[src_mask], tgt[tgt_mask]) for src, src_mask, tgt, tgt_mask in sides])
+        ids = ((batch.src, batch.src_lengths), (batch.tgt_in, batch.tgt_lengths))
+        sides = [torch.from_numpy(side).split(lengths.tolist()) for side, lengths in ids]
+        return torch.cat([self.of_sentence(src, tgt) for src, tgt in zip(*sides, strict=True)])
 
     def of_sentence(self, src: Tensor, tgt_in: Tensor) -> Tensor:
         keep = self.arithmetic.encoder
@@ -294,7 +293,7 @@ class Truth:
 
 
 def targets_of(batch: Batch) -> Tensor:
-    return batch.tgt_out.flatten()[batch.tgt_places]
+    return torch.from_numpy(batch.tgt_out)
 
 
 def of_targets(logits: Tensor, batch: Batch) -> Tensor:
@@ -455,7 +454,7 @@ def sources_of(case: Case) -> list[list[int]]:
 
 @cache
 def batch_of(case: Case) -> Batch:
-    return make_batch(pairs_of(case), SPECIAL, rows=None)
+    return make_batch(pairs_of(case), SPECIAL)
 
 
 def pairs_of(case: Case) -> list[tuple[list[int], list[int]]]:
@@ -564,7 +563,8 @@ def test_the_plain_network_computes_what_is_written_out_here(case):
     """In fp64, so nothing but the formulas can differ: at once, behind the loss, and step by step."""
     model, batch = deepcopy(model_of(case)).double(), batch_of(case)
     with torch.no_grad(), plain():
-        at_once = model(batch.src, batch.src_mask, batch.tgt_in).flatten(0, 1)[batch.tgt_places]
+        rows = PaddedBatch.of(batch)
+        at_once = model(rows.src, rows.src_mask, rows.tgt_in).flatten(0, 1)[rows.tgt_places]
         close = partial(torch.testing.assert_close, rtol=0, atol=10 * FP64_FEATURES)
         close(at_once, true_logits(case))
         close(step_logits(model, batch, beam=2), true_logits(case).repeat(2, 1))
@@ -625,7 +625,7 @@ def test_losses_and_gradients_in_bf16(case):
 def test_gradients_in_bf16_are_summed_in_fp32_over_thousands_of_tokens(case):
     """The mean loss of a batch and of the same batch 50 times over has one gradient."""
     model, batch = model_of(case), batch_of(case)
-    many = make_batch(pairs_of(case) * 50, SPECIAL, rows=None)
+    many = make_batch(pairs_of(case) * 50, SPECIAL)
     for road in (plain, nullcontext):
         with road():
             few = loss_and_gradients(model, batch, torch.bfloat16, SETTINGS)[2]
@@ -642,10 +642,9 @@ def test_losses_and_gradients_of_two_passes(case, dtype):
     model, batch = model_of(case), batch_of(case)
     truth = Truth(deepcopy(model).to(dtype))
     torch.manual_seed(1)
-    twice = batch.twice(cutoff=TWO_PASSES.cutoff)
-    cut = replace(
-        twice, src=twice.src.where(twice.src_keep_mask, -1), tgt_in=twice.tgt_in.where(twice.tgt_keep_mask, -1)
-    )
+    both = twice(batch, cutoff=TWO_PASSES.cutoff)
+    src_kept, tgt_kept = both.keep_masks
+    cut = both._replace(src=np.where(src_kept, both.src, -1), tgt_in=np.where(tgt_kept, both.tgt_in, -1))
     options = {"label_smoothing": LABEL_SMOOTHING, "consistency": TWO_PASSES.consistency}
     loss = r_drop(truth.logits(cut), targets_of(batch), **options).sum()
     (loss / batch.n_tgt_tokens).backward()
@@ -680,9 +679,9 @@ def test_features_in_evaluation(case):
 
 def test_log_probabilities_of_given_targets_in_fp32(case):
     model, batch = model_of(case), batch_of(case)
-    roads = [validation_log_probs(model, batch), log_probs(prepacked(model, "fp32"), batch)]
+    roads = [validation.token_log_probs(model, batch), log_probs(prepacked(model, "fp32"), batch)]
     with plain():
-        roads += [validation_log_probs(model, batch), log_probs(model, batch)]
+        roads += [validation.token_log_probs(model, batch), log_probs(model, batch)]
     for ours in roads:
         torch.testing.assert_close(ours.double(), of_targets(true_logits(case), batch), rtol=0, atol=FP32_LOGITS)
 
@@ -717,9 +716,9 @@ def log_probs_of(
     """(hypothesis): each one's tokens, eos included, and its log-probability by these logits less the one it has."""
     pairs = [(src, h.ids) for src, n_best in zip(sources_of(case), found, strict=True) for h in n_best]
     hypotheses = [h for n_best in found for h in n_best]
-    batch = make_batch(pairs, SPECIAL, rows=None)
+    batch = make_batch(pairs, SPECIAL)
     with torch.no_grad():
-        by_token = of_targets(logits_of(batch), batch).split(batch.tgt_mask.sum(1).tolist())
+        by_token = of_targets(logits_of(batch), batch).split(batch.tgt_lengths.tolist())
     lengths = [len(h.ids) + h.ended for h in hypotheses]
     differences = [
         float(of_one[:n].sum()) - h.log_prob for of_one, n, h in zip(by_token, lengths, hypotheses, strict=True)

@@ -2,6 +2,7 @@
 
 import tempfile
 from hashlib import sha256
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.conftest import SPECIAL, n_examples
 
+from heed.data.batches.padded import PaddedBatch
 from heed.data.batches.padded_plan import PaddedBatches
 from heed.data.batches.token_batches import BatchLimits, EpochState, PlanPart, TokenBatches
 from heed.data.corpus.shard import ParallelCorpus, write_corpus
+from heed.training.step import twice
 
 LENGTHS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), min_size=1, max_size=80)
 
@@ -42,22 +45,25 @@ def test_an_epoch_holds_every_pair_once_and_neither_step_nor_pass_is_too_large(l
     plan = batches.plan(0)
     assert sorted(rows_of(plan)) == list(range(len(lengths)))
     for step in plan:
-        collated = [batches.collate(rows) for rows in batches.passes(step, padded=padded)]
-        assert sorted(row for part in collated for row in part.rows) == sorted(rows_of([step]))
-        for part in collated:
-            if len(part.rows) > 1:
-                sizes = (part.src, part.tgt_in) if padded else (part.src[part.src_mask], part.tgt_in[part.tgt_mask])
-                assert max(ids.numel() for ids in sizes) <= (micro if padded else batches.pass_tokens)
-            for i, row in enumerate(part.rows):
-                src_ids, tgt_ids = (ids.tolist() for ids in corpus[int(row)])
-                assert part.src[i][part.src_mask[i]].tolist() == [*src_ids, SPECIAL.eos]
-                assert part.tgt_in[i][part.tgt_mask[i]].tolist() == [SPECIAL.bos, *tgt_ids]
-                assert part.tgt_out[i][part.tgt_mask[i]].tolist() == [*tgt_ids, SPECIAL.eos]
-            assert not part.src[~part.src_mask].any() and not part.tgt_in[~part.tgt_mask].any()  # pad is 0
+        parts = batches.passes(step, padded=padded)
+        collated = [batches.collate(rows) for rows in parts]
+        assert sorted(row for rows in parts for row in rows) == sorted(rows_of([step]))
+        for rows, part in zip(parts, collated, strict=True):
+            in_rows = PaddedBatch.of(part)
+            if len(rows) > 1:
+                sizes = (in_rows.src.numel(), in_rows.tgt_in.numel()) if padded else (len(part.src), len(part.tgt_in))
+                assert max(sizes) <= (micro if padded else batches.pass_tokens)
+            pairs = [[ids.tolist() for ids in corpus[int(row)]] for row in rows]
+            sides = ((in_rows.src, in_rows.src_mask), (in_rows.tgt_in, in_rows.tgt_mask))
+            found = [[ids[real].tolist() for ids, real in zip(*side, strict=True)] for side in sides]
+            assert found == [[[*src, SPECIAL.eos] for src, _ in pairs], [[SPECIAL.bos, *tgt] for _, tgt in pairs]]
+            assert [part.src.tolist(), part.tgt_in.tolist()] == [list(chain.from_iterable(side)) for side in found]
+            assert part.tgt_out.tolist() == [i for _, tgt in pairs for i in (*tgt, SPECIAL.eos)]
+            assert not any(ids[~real].any() for ids, real in sides)  # padding is 0
         if sum(len(rows) for rows in step) > 1:
             work = batches.workload(step)
             assert max(work.n_src, work.n_tgt) <= limit
-            assert work.n_src == sum(int(part.src_mask.sum()) for part in collated)
+            assert work.n_src == sum(len(part.src) for part in collated)
             assert work.n_tgt == sum(part.n_tgt_tokens for part in collated)
 
 
@@ -101,20 +107,18 @@ def test_a_step_has_groups_of_many_lengths():
 def test_a_batch_twice_is_cut_off_in_its_second_half_alone():
     batches = batches_of(corpus_of([(i % 20, i % 13) for i in range(200)]), limit=10**4, micro=10**4)
     ((rows,),) = batches.plan(0)
-    batch, n = batches.collate(rows), 200
+    batch = batches.collate(rows)
     torch.manual_seed(1)
-    plain, twice = batch.twice(cutoff=0.0), batch.twice(cutoff=0.25)
-    assert plain.src_keep_mask is None and plain.tgt_keep_mask is None
-    for name in ("src", "src_mask", "tgt_in", "tgt_out", "tgt_mask"):
-        once = getattr(batch, name)
-        for both in (plain, twice):
-            assert torch.equal(getattr(both, name)[:n], once) and torch.equal(getattr(both, name)[n:], once)
-    targets = batch.tgt_out[batch.tgt_mask]
-    assert torch.equal(twice.tgt_out.flatten()[twice.tgt_places], targets.repeat(2))
-    for kept in (twice.src_keep_mask, twice.tgt_keep_mask):
-        assert kept[:n].all()
-        # of some 2,000 draws and more: five deviations
-        assert float(kept[n:].float().mean()) == pytest.approx(0.75, abs=5 * (0.75 * 0.25 / kept[n:].numel()) ** 0.5)
+    plain, cut = twice(batch, cutoff=0.0), twice(batch, cutoff=0.25)
+    assert plain.keep_masks is None
+    for both in (plain, cut):
+        for once, repeated in zip(batch[:5], both[:5], strict=True):
+            assert repeated.tolist() == 2 * once.tolist()
+    for kept, once in zip(cut.keep_masks, (batch.src, batch.tgt_in), strict=True):
+        first, second = np.split(kept, 2)
+        assert len(second) == len(once) and first.all()
+        # of some 1,000 draws and more: five deviations
+        assert second.mean() == pytest.approx(0.75, abs=5 * (0.75 * 0.25 / len(second)) ** 0.5)
 
 
 def test_order_depends_on_seed_and_epoch_alone():
@@ -139,11 +143,15 @@ def test_like_lengths_meet_where_padding_is_computed():
 def test_a_batch_is_shifted_and_masked_as_the_model_expects(tmp_path):
     corpus = write_corpus(tmp_path / "c", [([5, 6], [7]), ([8], [9, 10, 11])], vocab_size=50)
     batch = batches_of(corpus).collate(np.array([0, 1]))
-    assert batch.src.tolist() == [[5, 6, 2], [8, 2, 0]]
-    assert batch.src_mask.tolist() == [[True, True, True], [True, True, False]]
-    assert batch.tgt_in.tolist() == [[1, 7, 0, 0], [1, 9, 10, 11]]
-    assert batch.tgt_out.tolist() == [[7, 2, 0, 0], [9, 10, 11, 2]]
-    assert batch.tgt_mask.tolist() == [[True, True, False, False], [True] * 4]
+    assert batch.src.tolist() == [5, 6, 2, 8, 2] and batch.src_lengths.tolist() == [3, 2]
+    assert batch.tgt_in.tolist() == [1, 7, 1, 9, 10, 11] and batch.tgt_lengths.tolist() == [2, 4]
+    assert batch.tgt_out.tolist() == [7, 2, 9, 10, 11, 2]
+    rows = PaddedBatch.of(batch)
+    assert rows.src.tolist() == [[5, 6, 2], [8, 2, 0]]
+    assert rows.src_mask.tolist() == [[True, True, True], [True, True, False]]
+    assert rows.tgt_in.tolist() == [[1, 7, 0, 0], [1, 9, 10, 11]]
+    assert rows.tgt_mask.tolist() == [[True, True, False, False], [True] * 4]
+    assert rows.tgt_places.tolist() == [0, 1, 4, 5, 6, 7]
 
 
 def test_passes_are_equal_shares_of_a_step():

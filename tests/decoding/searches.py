@@ -1,7 +1,8 @@
 """A small model whose hypotheses differ clearly in probability, sources for it, and searches of them."""
 
-from itertools import product
+from itertools import chain, product
 
+import numpy as np
 import torch
 from hypothesis import strategies as st
 
@@ -45,12 +46,8 @@ def hypotheses_of(model, sources, options, *, prefixes=None, n_best=1, n_sentenc
 
 
 def token_log_probs(models, batch, special=SPECIAL):
-    """(sentence, tgt): of every id of tgt_out by the models' mean probability; 0 at padding."""
-    pairs = [
-        (src[src_mask][:-1].tolist(), tgt[tgt_mask][:-1].tolist())
-        for src, src_mask, tgt, tgt_mask in zip(batch.src, batch.src_mask, batch.tgt_out, batch.tgt_mask, strict=True)
-    ]
-    rows = torch.zeros(batch.tgt_out.shape, dtype=torch.float64)
-    for row, log_probs in zip(rows, pair_log_probs(models, pairs, special), strict=True):
-        row[: len(log_probs)] = torch.tensor(log_probs)
-    return rows
+    """(tgt_token): of every id of tgt_out by the models' mean probability."""
+    sides = ((batch.src, batch.src_lengths), (batch.tgt_out, batch.tgt_lengths))
+    ids = [[of_one[:-1].tolist() for of_one in np.split(side, np.cumsum(n)[:-1])] for side, n in sides]
+    log_probs = pair_log_probs(models, list(zip(*ids, strict=True)), special)
+    return torch.tensor(list(chain.from_iterable(log_probs)), dtype=torch.float64)

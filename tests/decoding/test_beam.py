@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from heed.data.batches.batch import make_batch
+from heed.data.batches.padded import PaddedBatch
 from heed.decoding.beam import beam_search
 from heed.decoding.scoring import length_penalty
 from heed.decoding.settings import DecodingSettings
@@ -22,7 +23,7 @@ def search(model, sources, *, n_best=1, special=SPECIAL, **changes):
 
 
 def forced_log_prob(model, source, target_ids, *, special=SPECIAL) -> float:
-    batch = make_batch([(source, target_ids)], special, rows=None)
+    batch = make_batch([(source, target_ids)], special)
     return float(token_log_probs([model], batch, special).double().sum())
 
 
@@ -39,8 +40,8 @@ def test_scores_from_the_cache_equal_a_full_forward_pass(small_model, beam_size)
             if hypothesis.ended:
                 expected = forced_log_prob(exact, source, ids)
             else:  # eos was not chosen: leave its probability out
-                batch = make_batch([(source, ids)], SPECIAL, rows=None)
-                expected = float(token_log_probs([exact], batch)[0, :-1].sum())
+                batch = make_batch([(source, ids)], SPECIAL)
+                expected = float(token_log_probs([exact], batch)[:-1].sum())
             n_ids = len(ids) + hypothesis.ended
             rounding = 1e-5 * n_ids  # of single precision, which differs by processor; every id adds a rounded term
             assert hypothesis.log_prob == pytest.approx(expected, abs=rounding)
@@ -50,11 +51,11 @@ def test_scores_from_the_cache_equal_a_full_forward_pass(small_model, beam_size)
 @pytest.mark.slow
 def test_greedy_takes_the_most_probable_id_at_every_step(small_model):
     for source, (hypothesis,) in zip(SOURCES, search(small_model, SOURCES, beam_size=1), strict=True):
-        batch = make_batch([(source, [])], SPECIAL, rows=None)
+        rows = PaddedBatch.of(make_batch([(source, [])], SPECIAL))
         ids = [SPECIAL.bos]
         with torch.no_grad():
             while ids[-1] != SPECIAL.eos and len(ids) <= max(1, len(source) + 50):
-                logits = small_model(batch.src, batch.src_mask, torch.tensor([ids]))[0, -1]
+                logits = small_model(rows.src, rows.src_mask, torch.tensor([ids]))[0, -1]
                 logits[[SPECIAL.pad, SPECIAL.bos]] = -torch.inf
                 ids.append(int(logits.argmax()))
         assert hypothesis.ids == tuple(i for i in ids[1:] if i != SPECIAL.eos)

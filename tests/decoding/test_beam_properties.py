@@ -18,6 +18,7 @@ from heed.backends.cpu.build import has_int8, has_tiles, library
 from heed.backends.cpu.search import CpuSearchBackend
 from heed.backends.cpu.search_state import CpuSearchState
 from heed.data.batches.batch import make_batch
+from heed.data.batches.padded import PaddedBatch
 from heed.decoding.beam import FEW_STEPS, MANY_STEPS, Hypothesis, beam_search, search
 from heed.decoding.scoring import length_penalty
 from heed.decoding.settings import DecodingSettings
@@ -219,9 +220,9 @@ def exhausted_beam(model, source, options, n_best):
     for _ in range(limit):
         grown = []
         for ids, total in beams:
-            batch = make_batch([(source, list(ids))], SPECIAL, rows=None)
+            rows = PaddedBatch.of(make_batch([(source, list(ids))], SPECIAL))
             with torch.no_grad():
-                log_probs = torch.log_softmax(model(batch.src, batch.src_mask, batch.tgt_in)[0, -1], dim=-1)
+                log_probs = torch.log_softmax(model(rows.src, rows.src_mask, rows.tgt_in)[0, -1], dim=-1)
             for i, log_prob in enumerate(log_probs.tolist()):
                 if i not in (SPECIAL.pad, SPECIAL.bos):
                     grown.append(((*ids, i), total + log_prob))
@@ -294,6 +295,6 @@ def test_an_ensemble_decides_by_the_mean_probability():
     assert one.ids == alone.ids and one.score == pytest.approx(alone.score, abs=1e-4)
     ((_, found),) = search(models, [Source(0, source)], SPECIAL, options, n_best=4)
     for hypothesis in found:
-        batch = make_batch([(source, hypothesis.ids)], SPECIAL, rows=None)
-        log_probs = token_log_probs(models, batch)[0, : len(hypothesis.ids) + hypothesis.ended]
+        batch = make_batch([(source, hypothesis.ids)], SPECIAL)
+        log_probs = token_log_probs(models, batch)[: len(hypothesis.ids) + hypothesis.ended]
         assert hypothesis.log_prob == pytest.approx(float(log_probs.double().sum()), abs=1e-4)

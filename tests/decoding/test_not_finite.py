@@ -86,7 +86,7 @@ def test_the_command_reports_weights_that_overflow_and_prints_nothing(number_tok
 
 
 def test_a_score_that_is_nan_is_an_error_and_a_probability_of_zero_is_none(small_model):
-    batch = make_batch([([5, 6], [7, 8])], SPECIAL, rows=np.arange(1, dtype=np.uint32))
+    batch = make_batch([([5, 6], [7, 8])], SPECIAL)
     with pytest.raises(HeedError, match="numbers are not finite"):
         token_log_probs([damaged(small_model, math.nan, "encoder.0")], batch)
     certain = Transformer(Architecture(n_layers=1, d_model=4, d_ff=4, n_heads=1, share="none"), 50)
@@ -94,7 +94,7 @@ def test_a_score_that_is_nan_is_an_error_and_a_probability_of_zero_is_none(small
         certain.decoder[0].feed_forward_norm.bias.fill_(1e10)  # type: ignore[union-attr]
         certain.output.weight.fill_(-7e27)  # logits of -2.8e38 and one of 2.8e38
         certain.output.weight[7] = 7e27
-    assert token_log_probs([certain], batch)[0].tolist() == [0, -math.inf, -math.inf]
+    assert token_log_probs([certain], batch).tolist() == [0, -math.inf, -math.inf]
 
 
 @pytest.mark.parametrize(

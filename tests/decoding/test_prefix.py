@@ -47,10 +47,10 @@ def test_a_beam_of_everything_finds_the_best_of_all_ids_that_spell_the_prefix(ro
     spellings = Spellings([(i, text.encode()) for i, text in ids_of.items()], n_dropped_spaces=0)
     model, source, options = sharp_model(vocab_size=7), [3, 5, 6], DecodingSettings(beam_size=300, max_tokens=5)
     targets = [ids for n in range(5) for ids in product(ids_of, repeat=n)]
-    batch = make_batch([(source, list(ids)) for ids in targets], SPECIAL, rows=None)
-    rows = token_log_probs([model], batch).double().tolist()
+    batch = make_batch([(source, list(ids)) for ids in targets], SPECIAL)
+    rows = token_log_probs([model], batch).split(batch.tgt_lengths.tolist())
     scores = {
-        ids: sum(row[: len(ids) + 1]) / length_penalty(len(ids) + 1, 0.6, "paper")
+        ids: float(row.sum()) / length_penalty(len(ids) + 1, 0.6, "paper")
         for ids, row in zip(targets, rows, strict=True)
     }
     for prefix in ("a", "ab", "abb", "baab"):
@@ -82,8 +82,8 @@ def test_what_is_found_begins_with_the_prefix_and_has_the_models_own_probability
     assert found
     for hypothesis in found:
         assert spelled(hypothesis.ids).startswith(prefix)
-        batch = make_batch([(source, hypothesis.ids)], SPECIAL, rows=None)
-        log_probs = token_log_probs([MODEL], batch)[0, : len(hypothesis.ids) + hypothesis.ended]
+        batch = make_batch([(source, hypothesis.ids)], SPECIAL)
+        log_probs = token_log_probs([MODEL], batch)[: len(hypothesis.ids) + hypothesis.ended]
         assert hypothesis.log_prob == pytest.approx(float(log_probs.double().sum()), abs=1e-4)
 
 

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heed.data.batches.batch import make_batch
+from heed.data.batches.padded import PaddedBatch
 from heed.decoding.beam import beam_search, search
 from heed.decoding.settings import DecodingSettings, SamplingSettings
 from heed.decoding.stream import Source
@@ -28,8 +29,8 @@ def test_a_translation_begins_with_its_prefix_and_is_as_long_as_asked(source, pr
     for hypothesis in found:
         assert list(hypothesis.ids[: len(prefix)]) == prefix
         assert least <= len(hypothesis.ids) and len(hypothesis.ids) + hypothesis.ended <= 10
-        batch = make_batch([(source, hypothesis.ids)], SPECIAL, rows=None)
-        log_probs = token_log_probs([MODEL], batch)[0, : len(hypothesis.ids) + hypothesis.ended]
+        batch = make_batch([(source, hypothesis.ids)], SPECIAL)
+        log_probs = token_log_probs([MODEL], batch)[: len(hypothesis.ids) + hypothesis.ended]
         assert hypothesis.log_prob == pytest.approx(float(log_probs.double().sum()), abs=1e-4)
 
 
@@ -49,9 +50,9 @@ def test_samples_follow_the_shares_of_the_ids_that_are_left(sampling):
     counts = np.zeros(VOCAB_SIZE)
     for (hypothesis,) in drawn:
         counts[hypothesis.ids[0] if hypothesis.ids else SPECIAL.eos] += 1
-    batch = make_batch([(SOURCE_IDS, [])], SPECIAL, rows=None)
+    rows = PaddedBatch.of(make_batch([(SOURCE_IDS, [])], SPECIAL))
     with torch.no_grad():
-        logits = MODEL(batch.src, batch.src_mask, batch.tgt_in)[0, -1].double()
+        logits = MODEL(rows.src, rows.src_mask, rows.tgt_in)[0, -1].double()
     logits[[SPECIAL.pad, SPECIAL.bos]] = -torch.inf
     probs = torch.softmax(logits / sampling.temperature, dim=-1).numpy()
     order = (-probs).argsort()

@@ -13,7 +13,6 @@ import textwrap
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 from sacrebleu.metrics.bleu import BLEU
@@ -187,7 +186,7 @@ def test_log_probs_of_texts_and_of_their_tokens_add_up_to_the_loss_of_validation
     model = random_model(len(number_tokenizer))
     sources, targets = ["eighty-seven", "one", "two hundred"], ["siebenundachtzig", "", "zweihundert"]
     pairs = list(zip(number_tokenizer.encode_lines(sources), number_tokenizer.encode_targets(targets), strict=True))
-    batch = make_batch(pairs, number_tokenizer.special, rows=np.arange(len(pairs)))
+    batch = make_batch(pairs, number_tokenizer.special)
     translator = Translator(model, number_tokenizer, precision="fp32")
     tokens = [number_tokenizer.tokens(ids) for _, ids in pairs]
     n_tokens = sum(len(ids) + 1 for _, ids in pairs)

@@ -59,7 +59,6 @@ import tests.gpu.losses, tests.gpu.varlen
 import torch
 from torch._dynamo.utils import counters
 from heed.backends.gpu.network import Regions
-from heed.backends.gpu.packing import Sentences
 from heed.backends.gpu.passes import GpuPasses
 from heed.backends.training_protocol import PassSettings
 from heed.data.batches.batch import make_batch
@@ -77,7 +76,7 @@ passes = GpuPasses(weights.model, weights.sums.scalars[:2], settings, Regions(la
 passes.reserve(400, 40)
 shapes, n_graphs = set(), []
 for n_sentences, length in ((10, 30), (100, 2)):
-    batch = make_batch([([5] * length, [6] * length)] * n_sentences, SpecialIds(), rows=None)
+    batch = make_batch([([5] * length, [6] * length)] * n_sentences, SpecialIds())
     shapes |= passes.shapes([batch])
     passes.run([batch], scale=1.0)
     n_graphs.append(counters["stats"]["unique_graphs"])

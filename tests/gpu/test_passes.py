@@ -15,7 +15,7 @@ from torch import Tensor
 
 from heed.backends.gpu import losses
 from heed.backends.gpu.network import Regions, check_window
-from heed.backends.gpu.packing import MAX_SEQUENCES, PassInputs, PassShape, Sentences
+from heed.backends.gpu.packing import MAX_SEQUENCES, PassInputs, PassShape, divided, fill
 from heed.backends.gpu.passes import GpuPasses, _runs
 from heed.backends.gpu.training import GpuTrainingBackend
 from heed.backends.training_protocol import PassSettings
@@ -67,7 +67,7 @@ def random_pairs(n: int, *, longest: int = 9) -> list[tuple[list[int], list[int]
 
 
 def batch_of(n: int) -> Batch:
-    return make_batch(random_pairs(n), SPECIAL, rows=None)  # type: ignore[arg-type]
+    return make_batch(random_pairs(n), SPECIAL)  # type: ignore[arg-type]
 
 
 def weights_on_cpu(arch: Architecture, dtype: torch.dtype = torch.float32) -> MasterWeights:
@@ -163,13 +163,13 @@ def test_every_token_lies_in_one_sequence_of_a_pass_none_longer_than_declared(le
     """And no sequence has queries without keys: what attention would compute of it differs between GPUs."""
     generator = torch.Generator().manual_seed(0)
     pairs = [(list(range(3, 2 + n)), torch.randint(3, 9, (n - 1,), generator=generator).tolist()) for n in lengths]
-    sentences = Sentences.of([make_batch(pairs, SPECIAL, rows=None)])
+    batch = make_batch(pairs, SPECIAL)
     whole = PassShape.for_tokens(20, 11)
     n_tokens = 0
-    for part in sentences.passes(whole):
+    for part in divided(batch, whole):
         shape = whole.narrower(len(part.src_lengths))
         inputs = PassInputs.of(torch.full((shape.n_words,), -1, dtype=torch.int32), shape)
-        part.write(inputs, shape, scale=0.5)
+        fill(inputs, part, shape, scale=0.5)
         for starts, positions in ((inputs.src_starts, inputs.src_positions), (inputs.tgt_starts, inputs.tgt_positions)):
             sizes = starts.diff()
             assert starts[0] == 0 and starts[-1] == shape.capacity and sizes.min() >= 0 and sizes.max() <= 11

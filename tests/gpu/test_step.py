@@ -153,8 +153,6 @@ def test_masks_are_built_once_for_all_layers(emulated, corpus):
         training = Training.begin(corpus, architecture(n_layers=n_layers), CUDA)
         training.step(training.batch(0))
         emulated.forget()
-        accumulate_gradients(
-            *(training.weights, training.batch(1), training.settings, training.machine), n_tgt_tokens=1
-        )
+        accumulate_gradients(training.weights, training.batch(1), training.settings, n_tgt_tokens=1)
         n_operations.append(emulated.mask_operations.copy())
     assert n_operations[0] and n_operations[0] == n_operations[1]

@@ -35,7 +35,6 @@ SLOTS: Places = {
     ("backends/gpu/capture.py", "record"): "the steps so far, before a graph is captured",
 }
 PLAIN_SEARCH: Places = {  # with HEED_KERNELS=0
-    ("backends/reference_search.py", "ReferenceSearchState.admit"): "new sources",
     ("backends/reference_search.py", "ReferenceSearchState.logits"): "each row's last id, which the CPU chose",
     ("backends/reference_search.py", "ReferenceSearchState.select"): "which rows go on, which the CPU chose",
 }
@@ -53,8 +52,6 @@ JOINED: Places = {
 }
 SEARCH: Places = SLOTS | CHOICE | JOINED
 SCORING: Places = {
-    ("backends/reference_search.py", "_batch"): "the ids of a batch",
-    ("backends/reference_search.py", "ReferenceSearchBackend.target_log_probs"): "what is to be written, and padding",
     ("backends/reference_search.py", "_log_probs"): "the scores of a batch",
 }
 ATTENTION: Places = {("model/attention_weights.py", "attention_weights"): "the ids of one pair"}

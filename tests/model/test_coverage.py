@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import Literal, get_args, get_origin
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -20,6 +19,7 @@ from heed.backends.gpu import training as gpu_training
 from heed.backends.modules import backend_for
 from heed.backends.reference import ReferenceBackend
 from heed.data.batches.batch import make_batch
+from heed.data.batches.padded import PaddedBatch
 from heed.decoding.beam import beam_search
 from heed.decoding.settings import DecodingSettings
 from heed.errors import HeedError
@@ -188,14 +188,14 @@ def change(request, monkeypatch) -> tuple[Callable[[Transformer], None], str]:
 
 def logits(model: Transformer) -> Tensor:
     """As the network itself computes them."""
-    batch = make_batch(PAIRS, SpecialIds(), rows=np.arange(2, dtype=np.uint32))
-    return model(batch.src, batch.src_mask, batch.tgt_in).flatten(0, 1)[batch.tgt_places]
+    rows = PaddedBatch.of(make_batch(PAIRS, SpecialIds()))
+    return model(rows.src, rows.src_mask, rows.tgt_in).flatten(0, 1)[rows.tgt_places]
 
 
 @pytest.mark.skipif(library() is None, reason="needs the kernels")
 def test_a_changed_network_is_computed_as_it_is(model, change):
     make, said = change
-    batch = make_batch(PAIRS, SpecialIds(), rows=np.arange(2, dtype=np.uint32))
+    batch = make_batch(PAIRS, SpecialIds())
     with torch.no_grad():
         before = logits(model)
     assert not isinstance(backend_for(model), ReferenceBackend)
@@ -208,7 +208,7 @@ def test_a_changed_network_is_computed_as_it_is(model, change):
     assert "settings of another" in said or not torch.allclose(expected, before, atol=0.01)
 
     expected_nll = F.cross_entropy(expected, torch.tensor([8, 9, SpecialIds().eos, 12, 13, 14, SpecialIds().eos]))
-    found = token_log_probs([model], batch).flatten()[batch.tgt_places]
+    found = token_log_probs([model], batch)
     assert torch.allclose(-found.mean().float(), expected_nll, atol=1e-5)
     _, nll = micro_batch_loss(model, batch, TrainingSettings())
     assert torch.allclose(torch.as_tensor(nll / 7).float(), expected_nll, atol=1e-5)
@@ -216,9 +216,7 @@ def test_a_changed_network_is_computed_as_it_is(model, change):
     settings = DecodingSettings(beam_size=1, max_extra_tokens=3, min_tokens=3)
     for packed in (model, prepack(model, "fp32")):
         [[best]] = beam_search(packed, [[5, 6, 7]], SpecialIds(), settings)
-        [scored] = token_log_probs(
-            [model], make_batch([([5, 6, 7], best.ids)], SpecialIds(), rows=np.zeros(1, np.uint32))
-        )
+        scored = token_log_probs([model], make_batch([([5, 6, 7], best.ids)], SpecialIds()))
         assert best.log_prob == pytest.approx(float(scored[: len(best.ids) + best.ended].sum()), abs=1e-4)
 
 

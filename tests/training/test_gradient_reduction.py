@@ -84,7 +84,7 @@ def sums_of(
     micro_batches = batches.passes(step, padded=True)
     collated = [batches.collate(rows) for rows in workers.shard(micro_batches, "whole")]
     n_tgt_tokens = batches.workload(step).n_tgt
-    accumulate_gradients(weights, collated, TrainingSettings(), machine, n_tgt_tokens=n_tgt_tokens, reduction=reduction)
+    accumulate_gradients(weights, collated, TrainingSettings(), n_tgt_tokens=n_tgt_tokens, reduction=reduction)
     if reduction is None:
         workers.all_reduce_(weights.sums.buffer)
         return weights.sums.buffer, 0

@@ -5,7 +5,6 @@ holds every backend to the plain network.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
@@ -22,6 +21,7 @@ from heed.backends.beam_account import (
     StepLimits,
 )
 from heed.backends.live_prefixes import AllowedIds, LivePrefixes
+from heed.data.batches.batch import Batch
 from heed.errors import HeedError
 from heed.model.architecture import Architecture
 from heed.runtime.device import DecodingPrecision
@@ -51,18 +51,6 @@ class SearchModel(Protocol):
     @property
     def device_name(self) -> str:
         """Where it computes: cpu, cuda:0 …"""
-
-
-@dataclass(frozen=True)
-class GivenPairs:
-    """Sources and targets that are given, end to end: of sources ids with eos, of targets (row) what the decoder reads,
-    which begins with bos, and what it is to write, which ends with eos; how many ids each has (sentence)."""
-
-    src: Ints
-    src_lengths: Ints
-    tgt_in: Ints
-    tgt_out: Ints
-    tgt_lengths: Ints
 
 
 @runtime_checkable
@@ -184,11 +172,11 @@ class SearchBackend(SearchOps, Protocol):
     def search_state(self, model: Any, *, n_sentences: int, beam_size: int) -> SearchState:
         """The state of a search over at most `n_sentences` sentences at a time."""
 
-    def target_log_probs(self, model: Any, pairs: GivenPairs) -> Floats:
-        """(row): the log-probability of every id that the decoder is to write."""
+    def target_log_probs(self, model: Any, pairs: Batch) -> Floats:
+        """(tgt_token): the log-probability of every id that the decoder is to write."""
 
-    def cross_attention(self, model: Any, pairs: GivenPairs) -> NDArray[np.float32]:
-        """(decoder layer, row, longest source): the mean of the heads' weights over the source."""
+    def cross_attention(self, model: Any, pairs: Batch) -> NDArray[np.float32]:
+        """(decoder layer, tgt_token, longest source): the mean of the heads' weights over the source."""
 
     def bytes_per_position(self, model: Any) -> int:
         """The memory that a row of a search takes for each of its positions, at most."""

@@ -11,6 +11,7 @@ from torch.overrides import TorchFunctionMode
 
 from heed.backends.training_protocol import PassSettings
 from heed.data.batches.batch import Batch
+from heed.data.batches.padded import PaddedBatch
 from heed.model.transformer import Transformer
 
 
@@ -50,10 +51,11 @@ class ReferenceBackend:
         return None
 
     def target_features(self, model: Transformer, batch: Batch) -> Float[Tensor, "tgt_token d_model"]:
+        rows = PaddedBatch.of(batch, model.src_embedding.weight.device)
         with FloatSums():
-            state = model.start(model.encode(batch.src, batch.src_mask, keep_mask=batch.src_keep_mask), batch.src_mask)
-            features = model.decode_features(batch.tgt_in, state, keep_mask=batch.tgt_keep_mask)
-        return features.flatten(0, 1).index_select(0, batch.tgt_places)
+            state = model.start(model.encode(rows.src, rows.src_mask, keep_mask=rows.src_keep_mask), rows.src_mask)
+            features = model.decode_features(rows.tgt_in, state, keep_mask=rows.tgt_keep_mask)
+        return features.flatten(0, 1).index_select(0, rows.tgt_places)
 
     def product(
         self,

@@ -22,7 +22,9 @@ from heed.backends.beam_account import (
 )
 from heed.backends.forbidden import mask_forbidden
 from heed.backends.live_prefixes import AllowedIds, LivePrefixes
-from heed.backends.protocol import NO_BF16, NO_INT8, GivenPairs, NotFiniteError, SearchState, position_bytes
+from heed.backends.protocol import NO_BF16, NO_INT8, NotFiniteError, SearchState, position_bytes
+from heed.data.batches.batch import Batch
+from heed.data.batches.padded import PaddedBatch, padded, sent
 from heed.errors import HeedError
 from heed.model.attention_weights import mean_cross_attention
 from heed.model.transformer import DecoderState, Transformer
@@ -146,11 +148,11 @@ class ReferenceSearchBackend:
         return chosen[:, 0].cpu().numpy(), log_probs.gather(1, chosen)[:, 0].double().cpu().numpy()
 
     @torch.inference_mode()
-    def target_log_probs(self, model: Transformer, pairs: GivenPairs) -> Floats:
+    def target_log_probs(self, model: Transformer, pairs: Batch) -> Floats:
         device = model.src_embedding.weight.device
-        (src, src_mask), (tgt_in, tgt_mask) = _batch(pairs, device)
-        features = model.decode_features(tgt_in, model.start(model.encode(src, src_mask), src_mask))[tgt_mask]
-        targets = torch.from_numpy(pairs.tgt_out).to(device)
+        rows, targets = PaddedBatch.of(pairs, device), sent(pairs.tgt_out, device)
+        state = model.start(model.encode(rows.src, rows.src_mask), rows.src_mask)
+        features = model.decode_features(rows.tgt_in, state).flatten(0, 1).index_select(0, rows.tgt_places)
         some = zip(features.split(TOKENS_AT_A_TIME), targets.split(TOKENS_AT_A_TIME), strict=True)
         log_probs = np.concatenate([_log_probs(model.output(x), y) for x, y in some])
         if np.isnan(log_probs).any():
@@ -158,10 +160,11 @@ class ReferenceSearchBackend:
         return log_probs
 
     @torch.inference_mode()
-    def cross_attention(self, model: Transformer, pairs: GivenPairs) -> NDArray[np.float32]:
-        (src, src_mask), (tgt_in, tgt_mask) = _batch(pairs, model.src_embedding.weight.device)
-        weights = mean_cross_attention(model, src, src_mask, tgt_in)  # (batch, layer, tgt, src)
-        return weights.transpose(1, 2)[tgt_mask].transpose(0, 1).float().cpu().numpy()
+    def cross_attention(self, model: Transformer, pairs: Batch) -> NDArray[np.float32]:
+        rows = PaddedBatch.of(pairs, model.src_embedding.weight.device)
+        weights = mean_cross_attention(model, rows.src, rows.src_mask, rows.tgt_in)  # (batch, layer, tgt, src)
+        of_tokens = weights.transpose(1, 2).flatten(0, 1).index_select(0, rows.tgt_places)
+        return of_tokens.transpose(0, 1).float().cpu().numpy()
 
     def bytes_per_position(self, model: Transformer) -> int:
         return position_bytes(model.arch, model.src_embedding.weight.element_size())
@@ -176,19 +179,6 @@ class ReferenceSearchBackend:
         self, account: BeamAccount, continuations: Continuations, rules: EndingRules
     ) -> tuple[Ints, Bools]:
         return extend(account, continuations, rules)
-
-
-def padded(ids: Ints, lengths: Ints) -> tuple[Tensor, Tensor]:
-    """Sentences that lie end to end, padded with zeros: (sentence, position); and where they are real."""
-    mask = np.arange(int(lengths.max(initial=0))) < lengths[:, None]
-    rows = np.zeros(mask.shape, np.int64)
-    rows[mask] = ids
-    return torch.from_numpy(rows), torch.from_numpy(mask)
-
-
-def _batch(pairs: GivenPairs, device: torch.device) -> list[tuple[Tensor, Tensor]]:
-    sides = (padded(pairs.src, pairs.src_lengths), padded(pairs.tgt_in, pairs.tgt_lengths))
-    return [(ids.to(device), mask.to(device)) for ids, mask in sides]
 
 
 def _log_probs(logits: Float[Tensor, "token vocab"], ids: Int[Tensor, " token"]) -> Floats:
@@ -212,9 +202,8 @@ class ReferenceSearchState:
 
     @torch.no_grad()
     def admit(self, src: Ints, lengths: Ints) -> None:
-        ids, mask = padded(src, lengths)
-        src_mask = mask.to(self._device)
-        self._state = self._model.start(self._model.encode(ids.to(self._device), src_mask), src_mask)
+        ids, src_mask = (sent(array, self._device) for array in padded(src, lengths))
+        self._state = self._model.start(self._model.encode(ids, src_mask), src_mask)
 
     @torch.no_grad()
     def logits(self, tokens: Ints, active: Ints | None = None) -> Tensor:

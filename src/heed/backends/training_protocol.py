@@ -94,7 +94,7 @@ class TrainingPasses(Protocol):
         """Prepares for passes over `n_tokens` real tokens a side, in sentences of at most `longest`."""
 
     def run(self, batches: Sequence[Batch], *, scale: float) -> None:
-        """Adds the losses of these batches, in CPU memory, to the sums, and their gradients times `scale`.
+        """Adds the losses of these batches to the sums, and their gradients times `scale`.
 
         Sentences are packed into as few passes as hold them. An out-of-memory error leaves the sums undefined.
         """
@@ -126,7 +126,7 @@ class Backend(TrainingOps, Protocol):
         """None if this backend computes all of the network as it is; else what it does not, to follow "has"."""
 
     def target_features(self, model: Transformer, batch: Batch) -> Float[Tensor, "tgt_token d_model"]:
-        """The decoder's output at the real target positions, sentence by sentence; the batch is on the model's device.
+        """The decoder's output at the targets' tokens, sentence by sentence, on the model's device.
 
         Training and validation run this; it is differentiable.
         """

@@ -13,9 +13,10 @@ from heed.backends.beam_account import BeamAccount, Bools, EndingRules, Floats, 
 from heed.backends.choice import search_backend, searchable
 from heed.backends.live_prefixes import AllowedIds, LivePrefixes
 from heed.backends.protocol import Logits, NotFiniteError, SearchModel, SearchOps, SearchState
+from heed.data.batches.batch import end_to_end
 from heed.decoding.scoring import length_penalties
 from heed.decoding.settings import DecodingSettings, SamplingSettings, check_n_best
-from heed.decoding.stream import SearchMemory, Source, SourceQueue, end_to_end, maximum_length
+from heed.decoding.stream import SearchMemory, Source, SourceQueue, maximum_length
 from heed.decoding.token_choice import Choice, Constraint, make_choice
 from heed.errors import HeedError
 from heed.text.tokenizer import SpecialIds

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from heed.backends.choice import search_backend, searchable
-from heed.backends.protocol import GivenPairs, SearchModel
-from heed.decoding.stream import MAX_SENTENCES, end_to_end
+from heed.backends.protocol import SearchModel
+from heed.data.batches.batch import Batch, make_batch
+from heed.decoding.stream import MAX_SENTENCES
 from heed.runtime.progress import progress
 from heed.text.tokenizer import SpecialIds
 
@@ -68,14 +69,10 @@ def attended_places(
     return results
 
 
-def _batches(pairs: Sequence[Pair], special: SpecialIds) -> Iterator[tuple[list[int], GivenPairs]]:
+def _batches(pairs: Sequence[Pair], special: SpecialIds) -> Iterator[tuple[list[int], Batch]]:
     """(places of its pairs, batch) of all pairs, the shortest first."""
     for places in _groups([max(len(src), len(tgt)) + 1 for src, tgt in pairs]):
-        sources, targets = [pairs[i][0] for i in places], [pairs[i][1] for i in places]
-        src, src_lengths = end_to_end(sources, last=special.eos)
-        tgt_in, tgt_lengths = end_to_end(targets, first=special.bos)
-        tgt_out, _ = end_to_end(targets, last=special.eos)
-        yield places, GivenPairs(src, src_lengths, tgt_in, tgt_out, tgt_lengths)
+        yield places, make_batch([pairs[i] for i in places], special)
 
 
 def _groups(lengths: list[int]) -> Iterator[list[int]]:

@@ -3,12 +3,8 @@
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Generic, TypeVar
 
-import numpy as np
-
-from heed.backends.beam_account import Ints
 from heed.backends.choice import search_backend
 from heed.backends.protocol import FIRST_CAPACITY, SearchModel
 from heed.data.reading.stream import windows
@@ -85,16 +81,6 @@ def longest_source(arch: Architecture, settings: DecodingSettings) -> int:
 def _guaranteed_length(source: Source) -> int:
     """The ids that a target may have whatever the settings say, eos included."""
     return max(source.prefix.n_tokens + 1, source.min_limit)
-
-
-def end_to_end(
-    sequences: Sequence[Sequence[int]], *, first: int | None = None, last: int | None = None
-) -> tuple[Ints, Ints]:
-    """The ids of consecutive sequences, each between `first` and `last`, and the length of each."""
-    ends = [[i] if i is not None else [] for i in (first, last)]
-    parts = [part for sequence in sequences for part in (ends[0], sequence, ends[1])]
-    lengths = np.array([len(sequence) for sequence in sequences], np.int64) + len(ends[0]) + len(ends[1])
-    return np.fromiter(chain.from_iterable(parts), np.int64, count=int(lengths.sum())), lengths
 
 
 def max_live_tokens(device_name: str) -> int:

@@ -16,7 +16,7 @@ from typing import Literal, cast
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 
 from heed.errors import HeedError
@@ -353,16 +353,16 @@ class Transformer(nn.Module):
         return self.dropout(norm(words + self.position_table(side, end)[start:end]))
 
     def word_dropout_mask(
-        self, ids: Int[Tensor, "*axes"], keep_mask: Bool[Tensor, "*axes"] | None = None
+        self, tokens: Shaped[Tensor, "*axes"], keep_mask: Bool[Tensor, "*axes"] | None = None
     ) -> Bool[Tensor, "*axes"] | None:
-        """Which tokens of `keep_mask` (None: of all) word dropout keeps; None if it keeps all.
+        """Which of the tokens that `keep_mask` keeps (None: of all) word dropout keeps, too; None if it keeps all.
 
         Gal and Ghahramani 2016; for translation Sennrich and Zhang 2019. Kept ones are not scaled up: they are what
         they are without dropout.
         """
         if not (rate := self.arch.word_dropout if self.training else 0.0):
             return keep_mask
-        drawn = torch.rand(ids.shape, device=ids.device) >= rate
+        drawn = torch.rand(tokens.shape, device=tokens.device) >= rate
         return drawn if keep_mask is None else drawn & keep_mask
 
     def position_table(self, side: Side, n_positions: int) -> Float[Tensor, "position d_model"]:

@@ -1,6 +1,6 @@
 """Recipe → trained and scored model: prepare the text, train, average the last checkpoints, evaluate."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from itertools import chain
@@ -12,7 +12,7 @@ import torch
 
 from heed.backends.choice import kernels_state
 from heed.backends.modules import backend_for
-from heed.data.batches.batch import Batch, Rows
+from heed.data.batches.batch import Rows
 from heed.data.batches.mixed_batches import MixedBatches
 from heed.data.batches.shard_batches import ShardBatches
 from heed.data.batches.token_batches import PADDED, Batches, BatchLimits, Step, TokenBatches
@@ -217,7 +217,7 @@ def _averaged_and_scored(
     def measure(model: Transformer) -> Mapping[str, float]:
         model = model.to(machine.device, machine.dtype).eval()
         if settings.best_by == "loss":
-            return {"loss": cross_entropy(model, _all_batches(dev, model, machine))}
+            return {"loss": cross_entropy(model, map(dev.collate, _passes(dev, dev.plan(0), model)))}
         return _validation(alone, files, dev, tokenizer)(model)
 
     on_dev: Mapping[Path, Evaluation] = {}
@@ -383,7 +383,7 @@ def _validation(
 
     Workers share its batches and sentences; the first one has the numbers, which do not depend on how many share them.
     """
-    workers, device = context.workers, context.machine.device
+    workers = context.workers
     validator = context.task.validator(files, tokenizer, context.report, workers=workers)
     steps = dev.plan(0)
     n_tokens = dev.workload(list(chain.from_iterable(steps))).n_tgt
@@ -391,7 +391,7 @@ def _validation(
     @workers.all_threads()
     def validate(model: Transformer) -> dict[str, float]:
         def nlls(some: list[Rows]) -> list[float]:
-            return [batch_nll(model, dev.collate(rows).to(device)) for rows in some]
+            return [batch_nll(model, dev.collate(rows)) for rows in some]
 
         total = 0.0
         for nll in workers.map(nlls, _passes(dev, steps, model)):  # in the order of `cross_entropy`, whose sum it is
@@ -449,11 +449,6 @@ def _limits(context: RunContext) -> BatchLimits:
         micro_tokens=settings.micro_tokens(micro_batch_tokens(context.machine.device)),
         seed=settings.seed,
     )
-
-
-def _all_batches(batches: Batches, model: Transformer, machine: Machine) -> Iterator[Batch]:
-    for rows in _passes(batches, batches.plan(0), model):
-        yield batches.collate(rows).to(machine.device)
 
 
 def _passes(batches: Batches, steps: Sequence[Step], model: Transformer) -> list[Rows]:

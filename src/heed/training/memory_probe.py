@@ -121,7 +121,7 @@ class MemoryProbe:
         self.weights.model.train()
 
     def _run_plainly(self, batch: Batch, settings: TrainingSettings) -> None:
-        loss, _ = micro_batch_loss(self.weights.model, batch.to(self.machine.device), settings)
+        loss, _ = micro_batch_loss(self.weights.model, batch, settings)
         loss.backward()
         self.weights.collect_gradients()
 

@@ -6,12 +6,15 @@ from contextlib import nullcontext
 from functools import partial
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from heed.backends.modules import backend_for
 from heed.backends.training_protocol import PassSettings, TrainingOps, TrainingPasses
-from heed.data.batches.batch import Batch
+from heed.data.batches.batch import Batch, real_places
+from heed.data.batches.padded import sent
 from heed.errors import is_out_of_memory
 from heed.model.transformer import Transformer
 from heed.runtime.device import Machine
@@ -141,12 +144,12 @@ def sharing_of(model: Transformer) -> Sharing:
 
 
 def micro_batch_loss(model: Transformer, batch: Batch, settings: TrainingSettings) -> tuple[Tensor, Tensor]:
-    """(smoothed loss, negative log-likelihood), each summed over the batch's real target tokens.
+    """(smoothed loss, negative log-likelihood), each summed over the batch's target tokens.
 
     With `consistency` of two passes, computed as one of twice the sentences.
     """
     backend, output, label_smoothing = backend_for(model), model.output, settings.label_smoothing
-    targets = batch.tgt_out.flatten().index_select(0, batch.tgt_places)
+    targets = sent(batch.tgt_out, output.weight.device)
     if not settings.consistency:
         features = backend.target_features(model, batch)
         return projected_loss(
@@ -154,13 +157,32 @@ def micro_batch_loss(model: Transformer, batch: Batch, settings: TrainingSetting
         )
     return consistent_loss(
         backend,
-        backend.target_features(model, batch.twice(cutoff=settings.cutoff)),
+        backend.target_features(model, twice(batch, cutoff=settings.cutoff)),
         output.weight,
         targets,
         label_smoothing=label_smoothing,
         consistency=settings.consistency,
         bias=output.bias,
     )
+
+
+def twice(batch: Batch, *, cutoff: float) -> Batch:
+    """The batch and itself behind it: two passes that are computed at once.
+
+    cutoff: probability that the second leaves out a token's embedding, drawn from torch's generator (token cutoff: Shen
+    et al. 2020).
+    """
+    both = Batch.joined([batch, batch])
+    if not cutoff:
+        return both
+    return both._replace(keep_masks=(_second_cut(batch.src_lengths, cutoff), _second_cut(batch.tgt_lengths, cutoff)))
+
+
+def _second_cut(lengths: NDArray[np.int64], cutoff: float) -> NDArray[np.bool_]:
+    """Which tokens of a batch and its repetition stay."""
+    real = real_places(lengths)
+    stay = (torch.rand(real.shape) >= cutoff).numpy()[real]  # padding draws, too: a seed keeps its run
+    return np.concatenate([np.ones_like(stay), stay])
 
 
 class StepOutcome(NamedTuple):
@@ -206,7 +228,6 @@ def train_step(
     optimizer: Adam,
     batches: list[Batch],
     settings: TrainingSettings,
-    machine: Machine,
     workers: Workers,
     *,
     rate: float,
@@ -224,7 +245,6 @@ def train_step(
         weights,
         batches,
         settings,
-        machine,
         n_tgt_tokens=n_tgt_tokens or sum(batch.n_tgt_tokens for batch in batches),
         reduction=reduction,
     )
@@ -253,7 +273,6 @@ def accumulate_gradients(
     weights: MasterWeights,
     batches: list[Batch],
     settings: TrainingSettings,
-    machine: Machine,
     *,
     n_tgt_tokens: int,
     reduction: GradientReduction | None = None,
@@ -269,7 +288,7 @@ def accumulate_gradients(
             for i, batch in enumerate(batches, start=1):
                 last = reduction.during_backward() if reduction and i == len(batches) else nullcontext()
                 with last:
-                    _accumulate(weights, batch.to(machine.device), settings, n_tgt_tokens)
+                    _accumulate(weights, batch, settings, n_tgt_tokens)
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
@@ -282,7 +301,7 @@ def accumulate_gradients(
     if passes is None or not passes.halve():
         raise OutOfMemory(exhausted)
     log.warning("Memory ran out; training continues with passes of %s tokens.", f"{passes.n_tokens:,}")
-    accumulate_gradients(weights, batches, settings, machine, n_tgt_tokens=n_tgt_tokens, reduction=reduction)
+    accumulate_gradients(weights, batches, settings, n_tgt_tokens=n_tgt_tokens, reduction=reduction)
 
 
 def _accumulated_by_passes(

@@ -4,6 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+import numpy as np
+from numpy.typing import NDArray
+
 from heed.backends.modules import backend_for
 from heed.backends.training_protocol import ROW_MULTIPLE
 from heed.data.batches.batch import Batch
@@ -53,10 +56,10 @@ def _n_rows(batches: Sequence[Batch], weights: MasterWeights, settings: Training
     if (passes := weights.passes(settings)) is not None:
         n = passes.n_rows(batches)
         return n, n
-    if backend_for(weights.model).computes_padding:
-        return sum(batch.src.numel() for batch in batches), sum(batch.tgt_in.numel() for batch in batches)
-    src, tgt = (
-        sum(n + ROW_MULTIPLE - n % ROW_MULTIPLE for n in (int(mask.sum()) for mask in masks))
-        for masks in ([batch.src_mask for batch in batches], [batch.tgt_mask for batch in batches])
-    )
-    return src, tgt
+    padded = backend_for(weights.model).computes_padding
+
+    def n_computed(lengths: NDArray[np.int64]) -> int:
+        n = int(lengths.sum())
+        return len(lengths) * int(lengths.max()) if padded else n + ROW_MULTIPLE - n % ROW_MULTIPLE
+
+    return sum(n_computed(batch.src_lengths) for batch in batches), sum(n_computed(b.tgt_lengths) for b in batches)

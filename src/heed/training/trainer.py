@@ -290,14 +290,14 @@ class _Loop:
         # Forward, backward, the sum over all workers and Adam, queued on the device.
         try:
             result = train_step(
-                *(self.weights, self.optimizer, collated, settings, self.machine, workers),
+                *(self.weights, self.optimizer, collated, settings, workers),
                 rate=self._learning_rate(step),
                 n_tgt_tokens=work.n_tgt,
                 stop=stop,
                 seconds=state.seconds,
             )
         except OutOfMemory:
-            longest = max(max(batch.src.shape[1], batch.tgt_in.shape[1]) for batch in collated)
+            longest = max(batch.longest for batch in collated)
             self._end_without_memory(f"step {step:,}, on sentences of up to {longest:,} tokens")
         # Where the run stands now; the log's next line takes the means.
         if state.step in self.stages:

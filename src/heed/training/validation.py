@@ -9,26 +9,25 @@ from torch import Tensor
 from heed.backends.modules import backend_for
 from heed.backends.protocol import NotFiniteError
 from heed.data.batches.batch import Batch
+from heed.data.batches.padded import sent
 from heed.model.transformer import Transformer
 
 LOGITS_AT_A_TIME = 512  # tokens; those of a whole batch over a large vocabulary are gigabytes
 
 
 @torch.inference_mode()
-def token_log_probs(model: Transformer, batch: Batch) -> Float[Tensor, "sentence tgt"]:
-    """Natural log-probability of every id of tgt_out, eos included; 0 at padding.
+def token_log_probs(model: Transformer, batch: Batch) -> Float[Tensor, " tgt_token"]:
+    """Natural log-probability of every id of tgt_out, eos included.
 
     -∞ where a probability is 0. HeedError if one is NaN.
     """
-    targets = batch.tgt_out.flatten().index_select(0, batch.tgt_places)
+    targets = sent(batch.tgt_out, model.output.weight.device)
     features = backend_for(model).target_features(model, batch)
     some = zip(features.split(LOGITS_AT_A_TIME), targets.split(LOGITS_AT_A_TIME), strict=True)
     log_probs = torch.cat([_log_probs(model.output(x), y) for x, y in some])
     if log_probs.isnan().any():
         raise NotFiniteError
-    return (
-        log_probs.new_zeros(batch.tgt_out.numel()).index_copy(0, batch.tgt_places, log_probs).view(batch.tgt_out.shape)
-    )
+    return log_probs
 
 
 def _log_probs(logits: Float[Tensor, "token vocab"], ids: Int[Tensor, " token"]) -> Float[Tensor, " token"]:

@@ -4,12 +4,12 @@ import random
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch.nn import functional as F
 
 from heed.apps.exchange.convert import ExportFormat, ImportFormat, export, import_
 from heed.data.batches.batch import make_batch
+from heed.data.batches.padded import PaddedBatch
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
 from heed.model_folder import ModelCard, save_model
@@ -61,10 +61,10 @@ def trained_folder(
     )
     optimizer = torch.optim.Adam(model.parameters(), lr=4e-3)
     for _ in range(n_steps):
-        batch = make_batch(draw.sample(pairs, 48), special, rows=np.zeros(48, np.uint32))
-        loss = F.cross_entropy(
-            model(batch.src, batch.src_mask, batch.tgt_in)[batch.tgt_mask], batch.tgt_out[batch.tgt_mask]
-        )
+        batch = make_batch(draw.sample(pairs, 48), special)
+        rows = PaddedBatch.of(batch)
+        logits = model(rows.src, rows.src_mask, rows.tgt_in)[rows.tgt_mask]
+        loss = F.cross_entropy(logits, torch.from_numpy(batch.tgt_out))
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

@@ -66,7 +66,9 @@ def test_a_window_is_planned_as_the_corpus_that_its_shards_make(tmp_path, shards
                 assert batches.workload(batch) == alone.workload(expected_batch)
                 for rows, expected_rows in zip(batch, expected_batch, strict=True):
                     found, wanted = batches.collate(rows), alone.collate(expected_rows)
-                    assert (found.src == wanted.src).all() and (found.tgt_out == wanted.tgt_out).all()
+                    assert all(
+                        ours.tolist() == theirs.tolist() for ours, theirs in zip(found[:5], wanted[:5], strict=True)
+                    )
 
 
 def mix_of(*weights):

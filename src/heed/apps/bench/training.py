@@ -246,7 +246,6 @@ class TrainingLoop:
                 self._optimizer,
                 [self._batches.collate(part) for part in shard],
                 self._settings,
-                self._machine,
                 self._workers,
                 rate=LEARNING_RATE,
                 n_tgt_tokens=work.n_tgt,

@@ -7,8 +7,11 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple, cast
 
+import numpy as np
+import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from heed.backends.cpu import training_ops
@@ -34,9 +37,10 @@ Attention = Callable[[Tensor], Tensor]
 
 def target_features(model: Transformer, batch: Batch) -> Float[Tensor, "tgt_token d_model"]:
     """The decoder's output at the real target positions, sentence by sentence."""
-    memory, src = encode(model, batch.src, batch.src_mask, keep_mask=batch.src_keep_mask)
-    tgt = PackedSequences.from_mask(batch.tgt_mask)
-    x = _embed_sequences(model, "tgt", batch.tgt_in, tgt, keep_mask=batch.tgt_keep_mask)
+    src, tgt = PackedSequences.of(batch.src_lengths), PackedSequences.of(batch.tgt_lengths)
+    src_keep_mask, tgt_keep_mask = batch.keep_masks or (None, None)
+    memory = encode(model, batch.src, src, keep_mask=src_keep_mask)
+    x = _embed_sequences(model, "tgt", batch.tgt_in, tgt, keep_mask=tgt_keep_mask)
     stream = ResidualStream(x, stack_norms(model, "tgt"), dropout=model.dropout.effective_rate)
     for layer in cast(list[DecoderLayer], list(model.decoder)):
         decoder_layer(
@@ -49,21 +53,16 @@ def target_features(model: Transformer, batch: Batch) -> Float[Tensor, "tgt_toke
 
 
 def encode(
-    model: Transformer,
-    src: Int[Tensor, "sentence src"],
-    src_mask: Bool[Tensor, "sentence src"],
-    *,
-    keep_mask: Bool[Tensor, "sentence src"] | None = None,
-) -> tuple[Float[Tensor, "src_token d_model"], PackedSequences]:
-    """The encoder's output, packed. keep_mask: as in `Transformer.encode`."""
-    packed = PackedSequences.from_mask(src_mask)
-    x = _embed_sequences(model, "src", src, packed, keep_mask=keep_mask)
+    model: Transformer, src: NDArray[np.int64], sequences: PackedSequences, *, keep_mask: NDArray[np.bool_] | None
+) -> Float[Tensor, "src_token d_model"]:
+    """The encoder's output. keep_mask: as in `Transformer.encode`."""
+    x = _embed_sequences(model, "src", src, sequences, keep_mask=keep_mask)
     stream = ResidualStream(x, stack_norms(model, "src"), dropout=model.dropout.effective_rate)
     for layer in cast(list[EncoderLayer], list(model.encoder)):
-        attend = self_attention(layer.self_attention, packed, radius=model.arch.radius, causal=False)
+        attend = self_attention(layer.self_attention, sequences, radius=model.arch.radius, causal=False)
         stream.add(attend_and_project(layer.self_attention, stream.x, attend))
         stream.add(feed_forward(layer.feed_forward, stream.x))
-    return stream.x, packed
+    return stream.x
 
 
 def decoder_layer(
@@ -210,14 +209,18 @@ def embed(
 def _embed_sequences(
     model: Transformer,
     side: Side,
-    ids: Int[Tensor, "sentence position"],
+    given: NDArray[np.int64],
     sequences: PackedSequences,
     *,
-    keep_mask: Bool[Tensor, "sentence position"] | None,
+    keep_mask: NDArray[np.bool_] | None,
 ) -> Float[Tensor, "token d_model"]:
-    """`embed` of packed sequences, without the embeddings that word dropout or `keep_mask` zeroes."""
-    if (keep_mask := model.word_dropout_mask(ids, keep_mask)) is not None:
+    """`embed` of packed sequences' ids, without the embeddings that word dropout or `keep_mask` zeroes."""
+    ids = torch.from_numpy(given)
+    given_mask = None if keep_mask is None else sequences.unpack(torch.from_numpy(keep_mask))
+    # Word dropout draws for padding, too, as in the plain network.
+    if (kept := model.word_dropout_mask(sequences.mask, given_mask)) is not None:
         vocab_size = model.src_vocab_size if side == "src" else model.vocab_size
         check_range("embed", "ids", ids, 0, vocab_size)  # those that are left out as well
-        ids = ids.where(keep_mask, -1)
-    return embed(model, side, sequences.pack(ids), sequences.positions, may_lack=keep_mask is not None)
+        ids = ids.where(kept[sequences.mask], -1)
+    ids = F.pad(ids, (0, len(sequences.positions) - len(ids)))
+    return embed(model, side, ids, sequences.positions, may_lack=kept is not None)

@@ -1,12 +1,16 @@
 """Packed sequences: the consecutive real positions of a batch, so that no padding is computed."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Int, Shaped
+from numpy.typing import NDArray
 from torch import Tensor
 
 from heed.backends.training_protocol import ROW_MULTIPLE
+from heed.data.batches.batch import positions_of, real_places
 
 
 @dataclass(frozen=True)
@@ -16,20 +20,29 @@ class PackedSequences:
     One more sequence of 1 to ROW_MULTIPLE rows comes last, as padding: it makes the number of rows a multiple.
     """
 
-    mask: Bool[Tensor, "sequence position"]
+    lengths: NDArray[np.int64]  # of the sequences but the last
     offsets: Int[Tensor, " sequence_and_2"]
     positions: Int[Tensor, " token"]  # each row's position in its sequence
 
     @classmethod
-    def from_mask(cls, mask: Bool[Tensor, "sequence position"]) -> "PackedSequences":
-        """The sequences of the positions where the mask is True, which come first in each of its rows."""
-        offsets = torch.zeros(len(mask) + 2, dtype=torch.int64)
-        torch.cumsum(mask.sum(1), 0, out=offsets[1:-1])
-        n_padding = ROW_MULTIPLE - int(offsets[-2]) % ROW_MULTIPLE
-        offsets[-1] = offsets[-2] + n_padding
-        positions = torch.arange(mask.shape[1]).expand_as(mask)[mask]
-        # At position 0, which every table of learned positions has.
-        return cls(mask, offsets, torch.cat([positions, torch.zeros(n_padding, dtype=torch.int64)]))
+    def of(cls, lengths: NDArray[np.int64]) -> "PackedSequences":
+        """Sequences of these lengths."""
+        n_real = int(lengths.sum())
+        n_padding = ROW_MULTIPLE - n_real % ROW_MULTIPLE
+        offsets = np.concatenate([[0], np.cumsum(lengths), [n_real + n_padding]])
+        # Padding is at position 0, which every table of learned positions has.
+        positions = np.concatenate([positions_of(lengths), np.zeros(n_padding, np.int64)])
+        return cls(lengths, torch.from_numpy(offsets), torch.from_numpy(positions))
+
+    @cached_property
+    def mask(self) -> Bool[Tensor, "sequence position"]:
+        """Where sequences that are padded to one length are real."""
+        return torch.from_numpy(real_places(self.lengths))
+
+    @property
+    def longest(self) -> int:
+        """Rows of the longest sequence but the last."""
+        return int(self.lengths.max(initial=0))
 
     @property
     def n_real(self) -> int:

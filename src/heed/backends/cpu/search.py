@@ -13,7 +13,8 @@ from heed.backends.cpu.packed_model import PackedModel
 from heed.backends.cpu.preference import wins
 from heed.backends.cpu.search_state import CpuSearchState
 from heed.backends.cpu.weights import Floats32, product
-from heed.backends.protocol import GivenPairs, NotFiniteError, position_bytes
+from heed.backends.protocol import NotFiniteError, position_bytes
+from heed.data.batches.batch import Batch
 from heed.model.architecture import Architecture
 from heed.model.coverage import Answer, Coverage
 from heed.runtime.device import DecodingPrecision, n_threads
@@ -72,7 +73,7 @@ class CpuSearchBackend:
     log_probs_of = staticmethod(account_ops.log_probs_of)
     draw = staticmethod(account_ops.draw)
 
-    def target_log_probs(self, model: PackedModel, pairs: GivenPairs) -> Floats:
+    def target_log_probs(self, model: PackedModel, pairs: Batch) -> Floats:
         x, _ = _features(model, pairs)
         log_probs = np.empty(len(pairs.tgt_out))
         for first in range(0, len(x), TOKENS_AT_A_TIME):
@@ -83,7 +84,7 @@ class CpuSearchBackend:
             raise NotFiniteError
         return log_probs
 
-    def cross_attention(self, model: PackedModel, pairs: GivenPairs) -> NDArray[np.float32]:
+    def cross_attention(self, model: PackedModel, pairs: Batch) -> NDArray[np.float32]:
         _, weights = _features(model, pairs, weights=True)
         assert weights is not None
         return weights
@@ -108,7 +109,7 @@ class CpuSearchBackend:
 
 
 def _features(
-    model: PackedModel, pairs: GivenPairs, *, weights: bool = False
+    model: PackedModel, pairs: Batch, *, weights: bool = False
 ) -> tuple[Floats32, NDArray[np.float32] | None]:
     """Runs `DecoderLayers.targets` on pairs."""
     sources, targets = PackedSentences(pairs.src, pairs.src_lengths), PackedSentences(pairs.tgt_in, pairs.tgt_lengths)

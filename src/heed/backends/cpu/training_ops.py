@@ -399,7 +399,7 @@ LARGE_SCRATCH = 2**28  # bytes; whether less is free need not be asked
 
 def _check_scratch(tgt: PackedSequences, src: PackedSequences, n_heads: int) -> None:
     """MemoryError if the weights of a sentence's head cannot be held: the system would end the process."""
-    n_queries, n_keys = tgt.mask.shape[1], src.mask.shape[1]
+    n_queries, n_keys = tgt.longest, src.longest
     n_threads = min(torch.get_num_threads(), n_heads * (len(tgt.offsets) - 1))
     n_bytes = 8 * n_threads * n_queries * n_keys  # two fp32 matrices a thread in the backward pass
     if n_bytes > LARGE_SCRATCH and n_bytes > free_memory():

@@ -4,18 +4,18 @@ A GPU that replays a recorded pass needs the same shapes and addresses every tim
 tokens a side, of which the last are padding, in sequences of their own, and for a number of sequences.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
-from numpy.typing import NDArray
 from torch import Tensor
 
 from heed.backends.training_protocol import ROW_MULTIPLE
-from heed.data.batches.batch import Batch
+from heed.data.batches.batch import Batch, make_batch, positions_of
+from heed.text.tokenizer import SpecialIds
 
 # Room for this share of `capacity` sequences: short sentences need more, and empty ones cost blocks of threads that
 # find nothing to do, so that passes of long sentences have less.
@@ -102,81 +102,52 @@ class PassInputs(NamedTuple):
         return cls._make([*parts[:-1], parts[-1].view(torch.float32)])
 
 
-class Sentences(NamedTuple):
-    """Consecutive sentences with the special symbols that the network reads."""
-
-    src: NDArray[np.int64]
-    tgt_in: NDArray[np.int64]
-    tgt_out: NDArray[np.int64]
-    src_lengths: NDArray[np.int64]
-    tgt_lengths: NDArray[np.int64]
-
-    @classmethod
-    def of(cls, batches: Sequence[Batch]) -> "Sentences":
-        """The sentences of all these batches, which are in CPU memory."""
-        src, tgt_in, tgt_out, src_lengths, tgt_lengths = [], [], [], [], []
-        for batch in batches:
-            src_mask, tgt_mask = batch.src_mask.numpy(), batch.tgt_mask.numpy()
-            src.append(batch.src.numpy()[src_mask])
-            tgt_in.append(batch.tgt_in.numpy()[tgt_mask])
-            tgt_out.append(batch.tgt_out.numpy()[tgt_mask])
-            src_lengths.append(src_mask.sum(1))
-            tgt_lengths.append(tgt_mask.sum(1))
-        return cls(*map(np.concatenate, (src, tgt_in, tgt_out, src_lengths, tgt_lengths)))
-
-    @property
-    def longest(self) -> int:
-        """Tokens of the longest side."""
-        return int(max(self.src_lengths.max(), self.tgt_lengths.max()))
-
-    def passes(self, shape: PassShape) -> Iterator["Sentences"]:
-        """Consecutive sentences, as many as fit into a pass; none may be longer than the shape's longest."""
-        src_ends, tgt_ends = (np.cumsum(lengths) for lengths in (self.src_lengths, self.tgt_lengths))
-        start = src_start = tgt_start = 0
-        while start < len(src_ends):
-            # The last sentence that fits by the source's tokens, by the target's, and by the number of sequences.
-            end = min(
-                int(np.searchsorted(src_ends, src_start + shape.n_tokens, side="right")),
-                int(np.searchsorted(tgt_ends, tgt_start + shape.n_tokens, side="right")),
-                start + shape.n_sequences - shape.n_padding,
-            )
-            src, tgt, sentences = (
-                slice(src_start, int(src_ends[end - 1])),
-                slice(tgt_start, int(tgt_ends[end - 1])),
-                slice(start, end),
-            )
-            yield Sentences(
-                *(self.src[src], self.tgt_in[tgt], self.tgt_out[tgt]),
-                *(self.src_lengths[sentences], self.tgt_lengths[sentences]),
-            )
-            start, src_start, tgt_start = end, src.stop, tgt.stop
-
-    def write(self, into: PassInputs, shape: PassShape, *, scale: float) -> None:
-        """Fills the inputs of a pass, in CPU memory."""
-        for lengths, positions, starts, rows in (
-            (self.src_lengths, into.src_positions, into.src_starts, ((into.src, self.src),)),
-            (
-                *(self.tgt_lengths, into.tgt_positions, into.tgt_starts),
-                ((into.tgt_in, self.tgt_in), (into.tgt_out, self.tgt_out)),
-            ),
-        ):
-            n_real = int(lengths.sum())
-            # Padding is cut into as many sequences on both sides, of almost equal lengths.
-            padding = np.diff(np.linspace(n_real, shape.capacity, shape.n_padding + 1).astype(np.int64))
-            ends = np.cumsum(np.concatenate([lengths, padding]))
-            offsets = starts.numpy()
-            offsets[0] = 0
-            offsets[1 : len(ends) + 1] = ends
-            offsets[len(ends) + 1 :] = shape.capacity
-            # At position 0, which every table of learned positions has, and id 0, which every vocabulary has.
-            places = positions.numpy()
-            places[:n_real] = np.arange(n_real) - np.repeat(ends[: len(lengths)] - lengths, lengths)
-            places[n_real:] = 0
-            for target, ids in rows:
-                target.numpy()[:n_real] = ids
-                target.numpy()[n_real:] = 0
-        into.n_tgt_tokens.numpy()[0] = len(self.tgt_out)
-        into.scale.numpy()[0] = scale
+def divided(batch: Batch, shape: PassShape) -> Iterator[Batch]:
+    """Consecutive sentences, as many as fit into a pass; none may be longer than the shape's longest."""
+    src_ends, tgt_ends = (np.cumsum(lengths) for lengths in (batch.src_lengths, batch.tgt_lengths))
+    start = src_start = tgt_start = 0
+    while start < len(src_ends):
+        # The last sentence that fits by the source's tokens, by the target's, and by the number of sequences.
+        end = min(
+            int(np.searchsorted(src_ends, src_start + shape.n_tokens, side="right")),
+            int(np.searchsorted(tgt_ends, tgt_start + shape.n_tokens, side="right")),
+            start + shape.n_sequences - shape.n_padding,
+        )
+        src, tgt, sentences = (
+            slice(src_start, int(src_ends[end - 1])),
+            slice(tgt_start, int(tgt_ends[end - 1])),
+            slice(start, end),
+        )
+        yield Batch(
+            *(batch.src[src], batch.src_lengths[sentences]),
+            *(batch.tgt_in[tgt], batch.tgt_out[tgt], batch.tgt_lengths[sentences]),
+        )
+        start, src_start, tgt_start = end, src.stop, tgt.stop
 
 
-NO_SENTENCES = Sentences(*(np.zeros(0, dtype=np.int64) for _ in range(5)))
+def fill(into: PassInputs, batch: Batch, shape: PassShape, *, scale: float) -> None:
+    """Writes a pass's sentences to its inputs, which are in CPU memory."""
+    for lengths, positions, starts, rows in (
+        (batch.src_lengths, into.src_positions, into.src_starts, ((into.src, batch.src),)),
+        (
+            *(batch.tgt_lengths, into.tgt_positions, into.tgt_starts),
+            ((into.tgt_in, batch.tgt_in), (into.tgt_out, batch.tgt_out)),
+        ),
+    ):
+        n_real = int(lengths.sum())
+        # Padding is cut into as many sequences on both sides, of almost equal lengths.
+        padding = np.diff(np.linspace(n_real, shape.capacity, shape.n_padding + 1).astype(np.int64))
+        ends = np.cumsum(np.concatenate([lengths, padding]))
+        offsets = starts.numpy()
+        offsets[0] = 0
+        offsets[1 : len(ends) + 1] = ends
+        offsets[len(ends) + 1 :] = shape.capacity
+        # Padding is at position 0, which every table of learned positions has, of id 0, which every vocabulary has.
+        for target, values in ((positions, positions_of(lengths)), *rows):
+            target.numpy()[:n_real] = values
+            target.numpy()[n_real:] = 0
+    into.n_tgt_tokens.numpy()[0] = len(batch.tgt_out)
+    into.scale.numpy()[0] = scale
+
+
+NO_SENTENCES = make_batch([], SpecialIds())

@@ -15,7 +15,7 @@ from torch import Tensor
 from heed.backends.gpu import losses
 from heed.backends.gpu.capture import Captured
 from heed.backends.gpu.network import Regions, final_norm
-from heed.backends.gpu.packing import NO_SENTENCES, PassInputs, PassShape, Sentences
+from heed.backends.gpu.packing import NO_SENTENCES, PassInputs, PassShape, divided, fill
 from heed.backends.training_protocol import ROW_MULTIPLE, PassSettings
 from heed.data.batches.batch import Batch
 from heed.model.transformer import Side, Transformer
@@ -70,19 +70,18 @@ class GpuPasses:
         self._pool = None
 
     def run(self, batches: Sequence[Batch], *, scale: float) -> None:
-        """Adds the losses of these batches, in CPU memory, to the sums, and their gradients times `scale`."""
+        """Adds the losses of these batches to the sums, and their gradients times `scale`."""
         for part, shape in self._parts(batches):
             kind = self._kind(shape)
             self._send(part, kind, scale)
             self._run(kind)
 
     def run_as_written(self, batches: Sequence[Batch], *, scale: float) -> None:
-        sentences = Sentences.of(batches)
-        tokens = max(len(sentences.src), len(sentences.tgt_out))
-        shape = PassShape.for_tokens(tokens, sentences.longest)
+        whole = Batch.joined(batches)
+        shape = PassShape.for_tokens(max(len(whole.src), len(whole.tgt_out)), whole.longest)
         self._keep_position_tables(shape)
         words = torch.empty(shape.n_words, dtype=torch.int32, device=self._device)
-        for part in sentences.passes(shape):
+        for part in divided(whole, shape):
             self._send(part, _Kind(shape, words, None), scale)
             self._compute(PassInputs.of(words, shape), shape, Regions(lambda name: None))
 
@@ -100,15 +99,14 @@ class GpuPasses:
         """Rows a side that the passes of these batches compute."""
         return sum(shape.capacity for _, shape in self._parts(batches))
 
-    def _parts(self, batches: Sequence[Batch]) -> list[tuple[Sentences, PassShape]]:
+    def _parts(self, batches: Sequence[Batch]) -> list[tuple[Batch, PassShape]]:
         """The sentences of each pass that these batches take, and its shape."""
-        sentences = Sentences.of(batches)
-        if self._shape is None or sentences.longest > self._shape.longest:
+        whole = Batch.joined(batches)
+        if self._shape is None or whole.longest > self._shape.longest:
             # Nobody has reserved, or less: as a batch of this size needs.
-            tokens = max(len(sentences.src), len(sentences.tgt_out), self.n_tokens)
-            self.reserve(tokens, sentences.longest)
+            self.reserve(max(len(whole.src), len(whole.tgt_out), self.n_tokens), whole.longest)
         shape = cast(PassShape, self._shape)
-        return [(part, shape.narrower(len(part.src_lengths))) for part in sentences.passes(shape)]
+        return [(part, shape.narrower(len(part.src_lengths))) for part in divided(whole, shape)]
 
     def halve(self) -> bool:
         """Takes half as many tokens a pass from now on; False if one sentence is all that a pass holds."""
@@ -149,10 +147,10 @@ class GpuPasses:
         inputs = PassInputs.of(words, shape)
         return Captured(lambda: self._compute(inputs, shape), self._device, pool=self._pool, stream=self._stream)
 
-    def _send(self, sentences: Sentences, kind: _Kind, scale: float) -> None:
+    def _send(self, part: Batch, kind: _Kind, scale: float) -> None:
         """One copy to the GPU, which runs beside its computation."""
         with self._staging.lent(kind.shape.n_words, self._device) as pinned:
-            sentences.write(PassInputs.of(pinned, kind.shape), kind.shape, scale=scale)
+            fill(PassInputs.of(pinned, kind.shape), part, kind.shape, scale=scale)
             kind.words.copy_(pinned, non_blocking=True)
 
     def _run(self, kind: _Kind) -> None:

@@ -15,7 +15,8 @@ from heed.backends.gpu.graphs import StepGraphs
 from heed.backends.gpu.slots import Slots
 from heed.backends.live_prefixes import LivePrefixes
 from heed.backends.protocol import FIRST_CAPACITY, NotFiniteError, SearchState
-from heed.backends.reference_search import ReferenceSearchBackend, ReferenceSearchState, padded
+from heed.backends.reference_search import ReferenceSearchBackend, ReferenceSearchState
+from heed.data.batches.padded import padded, sent
 from heed.errors import HeedError
 from heed.model.architecture import Architecture
 from heed.model.coverage import Coverage
@@ -87,8 +88,7 @@ class GpuSearchState:
         return max(1, min(self._most, self._max_bytes // self._slots.bytes_a_place(capacity)))
 
     def _send(self, array: NDArray[np.generic]) -> Tensor:
-        tensor = torch.from_numpy(np.ascontiguousarray(array))
-        return tensor.pin_memory().to(self._device, non_blocking=True) if self._device.type == "cuda" else tensor
+        return sent(np.ascontiguousarray(array), self._device)
 
     @torch.inference_mode()
     def admit(self, src: Ints, lengths: Ints) -> None:
@@ -100,7 +100,7 @@ class GpuSearchState:
         self._lengths = np.concatenate([self._lengths, np.zeros(n_new, np.int64)])
         self._src_lengths = np.concatenate([self._src_lengths, np.full(n_new, n_src)])
         self._reserve(max(FIRST_CAPACITY, _next(POSITIONS, n_src)))
-        self._slots.admit(self._send(new), self._send(rows.numpy()), self._send(mask.numpy()))
+        self._slots.admit(self._send(new), self._send(rows), self._send(mask))
 
     @property
     def _n_computed(self) -> int:

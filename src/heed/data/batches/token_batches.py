@@ -204,7 +204,7 @@ class Batches(ABC):
     def collate(self, rows: Rows) -> Batch:
         """The batch of these rows. HeedError if the corpus on disk is no longer what it was."""
         src, tgt = (self._corpus.end_to_end(side, rows) for side in SIDES)
-        return batch_of(src, tgt, self._special, rows)
+        return batch_of(src, tgt, self._special)
 
 
 class TokenBatches(Batches):
