@@ -8,9 +8,12 @@ from pathlib import Path
 import pytest
 
 from heed.config import read_toml, validated
+from heed.data.corpora.download import Corpora
 from heed.errors import HeedError
+from heed.leases.workforce import Workforce
 from heed.runs.folder import RUN_NAMES, check_output_folder, open_run_folder, recipe_of_run
-from heed.runs.recipe import Recipe
+from heed.runs.prepare import prepare_run
+from heed.runs.recipe import Recipe, read_recipe
 from heed.runtime.locks import Busy
 
 VALUES = {"data": {"src": "en", "tgt": "de", "corpus": "multi30k"}}
@@ -171,3 +174,22 @@ def test_a_model_is_written_anywhere_but_over_the_runs_own_files(tmp_path):
     for out in ("run/model/x", "run/data", "run/checkpoints/5", "link", "link/x"):
         with pytest.raises(HeedError, match="which training writes to"):
             check_output_folder(tmp_path / out, run)
+
+
+@pytest.mark.parametrize("train", ['train = ["web/"]', 'train = ["web/*.en", "web/*.de"]', ""])
+def test_a_run_of_folders_or_patterns_may_be_moved_with_its_text(tmp_path, train):
+    """The third one has the folder in its mix."""
+    mix = '[[data.mix]]\nname = "own"\n[[data.mix]]\nname = "more"\ntrain = ["web/"]\n'
+    text = 'preset = "tiny"\n[data]\nsrc = "en"\ntgt = "de"\ndev = ["web/b.en", "web/b.de"]\n'
+    text += train or f'train = ["web/a.en", "web/a.de"]\n{mix}'
+    place = tmp_path / "here"
+    (place / "web").mkdir(parents=True)
+    (place / "x.toml").write_text(f"{text}\n[tokenizer]\nvocab_size = 600\n")
+    for name in ("a.en", "a.de", "b.en", "b.de"):
+        (place / "web" / name).write_text("".join(f"one {n} {name[2]}\n" for n in range(30)))
+    for _ in range(2):
+        assert prepare_run(read_recipe(place / "x.toml"), place / "run", Corpora(), Workforce())
+        place = place.rename(place.with_name(f"{place.name}-moved"))
+    (place / "web" / "a.en").write_text("".join(f"two {n} e\n" for n in range(30)))
+    with pytest.raises(HeedError, match=r"a\.en: changed since this run|began with other settings: data\.train"):
+        prepare_run(read_recipe(place / "x.toml"), place / "run", Corpora(), Workforce())

@@ -156,13 +156,9 @@ class DataSettings(Settings):
         return self
 
     @model_validator(mode="after")
-    def _two_columns(self) -> Self:
+    def _one_kind_of_corpus(self) -> Self:
         if self.columns is not None and self.columns[0] == self.columns[1]:
             raise ValueError("data.columns names one column twice; name that of the sources, then that of the targets")
-        return self
-
-    @model_validator(mode="after")
-    def _one_kind_of_corpus(self) -> Self:
         if self.corpus is not None and (self.train or self.dev or self.tests):
             raise ValueError(
                 "data.corpus names a corpus, so data.train, data.dev and data.tests may not be set; to train on your "

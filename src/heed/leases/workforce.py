@@ -319,7 +319,7 @@ class RayActors:
         try:
             content = self._ray.get(answer)
         except self._ray.exceptions.RayError as error:
-            cause = _cause(error)
+            cause = getattr(error, "cause", None) or error.__cause__
             if isinstance(cause, HeedError) or (starting and "HeedError: " in str(error)):
                 return Event(slot, "refused", str(error).rpartition("HeedError: ")[2].partition("\n")[0])
             return Event(slot, "lost", f"{type(error).__name__}")
@@ -345,10 +345,6 @@ def _unreachable_is_an_error(address: str) -> Iterator[None]:
             f"--cluster {address}: no Ray cluster can be reached there ({' '.join(str(error).split())[:200]}); "
             "start one with ray start --head, set RAY_AUTH_MODE=token if it has a token, or take --workers."
         ) from None
-
-
-def _cause(error: BaseException) -> BaseException | None:
-    return getattr(error, "cause", None) or error.__cause__
 
 
 def check_address(cluster: str) -> None:

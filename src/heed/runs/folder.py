@@ -3,6 +3,7 @@
 A run writes config.toml first: it tells the folder of a run that was interrupted from a user's own.
 """
 
+import glob
 import os
 import platform
 import re
@@ -17,6 +18,7 @@ from typing import Any
 from heed.config import read_toml, shown, toml_text, validated
 from heed.data.corpora.download import Report
 from heed.data.preparation.plan import SOURCES
+from heed.data.reading.columns import holds_both_sides
 from heed.errors import HeedError
 from heed.model_folder import MODEL_FOLDER_NAMES
 from heed.runs.recipe import Recipe, anchor_recipe
@@ -168,8 +170,11 @@ def _same_texts(old: Any, new: Any, run: Path) -> bool:
     if old_parts or new_parts:
         old_files, new_files = ([file for part in side for file in part.get("train", ())] for side in (old, new))
         return old_parts == new_parts and _same_texts(old_files, new_files, run)
-    if not (isinstance(old, list) and isinstance(new, list)):  # a dev set is files, or a number
+    if not (isinstance(old, list) and isinstance(new, list) and len(old) == len(new)):  # a dev set may be a number
         return False
+    # Each file of a folder or of a pattern is compared with the plan of the prepared text.
+    if any(map(glob.has_magic, old)) or (len(old) == 1 and not holds_both_sides(old[0])):
+        return True
     path = run / "data" / SOURCES
     recorded = read_json(path) if path.exists() else {}
 
@@ -179,7 +184,7 @@ def _same_texts(old: Any, new: Any, run: Path) -> bool:
             return before == now or (isinstance(record, dict) and record.get("sha256") == sha256_of(Path(now)))
         return False
 
-    return len(old) == len(new) and all(map(is_same, old, new))
+    return all(map(is_same, old, new))
 
 
 def _without_files(parts: Any) -> list[dict[str, Any]]:

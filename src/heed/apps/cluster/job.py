@@ -101,7 +101,7 @@ def _make(options: ShardOptions, report: Report) -> bool:
         noun="part",
         sidecar=partial(sidecar, options.out, plan),
         report=report,
-        progress=_Progress(plan, started, workforce).line,
+        progress=partial(_progress, plan, started, workforce),
         check=partial(_check_bad_rows, max_errors=options.max_errors),
     )
     outcome = job.run(range(len(plan.parts)), workforce)
@@ -194,22 +194,16 @@ def _loading(options: ShardOptions) -> WorkerSettings:
     return WorkerSettings(options.out, str(options.model.resolve()), _threads(options), device, options.max_errors)
 
 
-@dataclass(frozen=True)
-class _Progress:
-    plan: WorkPlan
-    started: float
-    workforce: Workforce
-
-    def line(self, outcome: Outcome, n_parts: int) -> str:
-        done, rows = sum(map(self.plan.rows_of, outcome.records)), sum(map(self.plan.rows_of, outcome.new))
-        n_rows = sum(map(self.plan.rows_of, self.workforce.part_of_work(range(len(self.plan.parts)))))
-        seconds = time.monotonic() - self.started
-        text = f"{len(outcome.records):,} of {n_parts:,} parts, {done:,} of {n_rows:,} rows"
-        if rows:
-            tokens = sum(record["tokens"] for record in outcome.new.values())
-            left = (n_rows - done) * seconds / rows
-            text += f", {rows / seconds:,.0f} rows/s, {tokens / seconds:,.0f} tokens/s, {_duration(left)} left"
-        return text + "."
+def _progress(plan: WorkPlan, started: float, workforce: Workforce, outcome: Outcome, n_parts: int) -> str:
+    done, rows = sum(map(plan.rows_of, outcome.records)), sum(map(plan.rows_of, outcome.new))
+    n_rows = sum(map(plan.rows_of, workforce.part_of_work(range(len(plan.parts)))))
+    seconds = time.monotonic() - started
+    text = f"{len(outcome.records):,} of {n_parts:,} parts, {done:,} of {n_rows:,} rows"
+    if rows:
+        tokens = sum(record["tokens"] for record in outcome.new.values())
+        left = (n_rows - done) * seconds / rows
+        text += f", {rows / seconds:,.0f} rows/s, {tokens / seconds:,.0f} tokens/s, {_duration(left)} left"
+    return text + "."
 
 
 def _say_end(options: ShardOptions, outcome: Outcome, seconds: float, report: Report) -> None:

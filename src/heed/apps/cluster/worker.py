@@ -19,7 +19,7 @@ from heed.data.reading.pairs import Sources
 from heed.data.reading.rows import Rows
 from heed.errors import HeedError
 from heed.leases.plan import StopAll
-from heed.leases.storage import facts, joined, whole, write_whole
+from heed.leases.storage import is_url, joined, whole, write_whole
 from heed.runtime.device import set_n_threads
 from heed.runtime.instruction_sets import chosen_set
 from heed.text.alignment import Translated
@@ -45,10 +45,6 @@ class WorkerSettings:
     def make(self) -> "Worker":
         """The worker of these settings."""
         return Worker(self)
-
-
-class TooManyBadRows(StopAll):
-    """More rows are bad than --max-errors allows."""
 
 
 class _Result(NamedTuple):
@@ -120,17 +116,17 @@ class Worker:
                     self._check_faults(faults)
             finally:
                 writer.close()
-            record = {"bytes": path.stat().st_size, "hash": part_hash(str(path))}
+            n_bytes, digest = path.stat().st_size, part_hash(str(path))
         if faults:
             lines = "".join(json.dumps(fault, ensure_ascii=False) + "\n" for fault in faults)
             write_whole(joined(self.folder, plan.errors_of(part)), lines)
-        file = facts(name)
-        record = {
+        return {
             "plan": plan.digest,
             "rows": n_rows,
             "bad_rows": len(faults),
             **({"blank_rows": n_blank} if n_blank else {}),
-            **record,
+            "bytes": n_bytes,
+            "hash": part_hash(name) if is_url(name) else digest,
             "seconds": round(time.monotonic() - started, 3),
             "cpu_seconds": round(time.process_time() - used, 3),  # fewer: other programs have the core, or files wait
             "threads": self._loading.threads,
@@ -138,14 +134,11 @@ class Worker:
             "instruction_set": self._instructions,
             "precision": plan.work.precision,
         }
-        if file is not None and "://" in name:
-            record["hash"] = file.version  # the store's own, which is asked for without reading the part
-        return record
 
     def _check_faults(self, faults: list[dict[str, Any]]) -> None:
         if len(faults) > self._loading.max_errors:
             last = faults[self._loading.max_errors]
-            raise TooManyBadRows(
+            raise StopAll(
                 f"{last['file']}, row {last['row']:,}: {last['fault']}; more than --max-errors "
                 f"{self._loading.max_errors:,} rows are bad."
             )

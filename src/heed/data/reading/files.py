@@ -30,8 +30,11 @@ def refuse_both_sides(pair: FilePair, setting: str) -> None:
 
 
 def stands_for_many(name: str) -> bool:
-    """Whether a name is a folder's or a pattern, or holds both sides: then it needs no other name beside it."""
-    return holds_both_sides(name) or os.path.isdir(name) or _is_pattern(name)
+    """Whether a name may be a folder's or a pattern, or holds both sides: then it needs no other name beside it.
+
+    What is not there may be a folder of a run that was moved.
+    """
+    return holds_both_sides(name) or not os.path.isfile(name)
 
 
 def training_files(
@@ -65,6 +68,8 @@ def _pairs_of(names: Sequence[str], src: str, tgt: str, report: Report) -> list[
         # Files of sources: the name after it stands for their targets.
         if any(map(holds_both_sides, sources)):
             raise HeedError(f"{name} stands for text and for files that hold both sides; name them apart.")
+        if not (left or os.path.exists(name)):
+            raise HeedError(f"{name}: no such file or folder.")
         if not left:
             raise HeedError(f"{name} holds sources, and no targets follow; text comes in twos, [src, tgt].")
         targets = _matching(of_targets := left.pop(0))

@@ -173,8 +173,8 @@ def read_pairs(files: FilePair, columns: Sequence[str] = ()) -> Iterator[Pair]:
     """
     for side in files:
         refuse_other_formats(str(side))
-    if len(names := source_of(files)) == 1:
-        yield from _read_rows(names, columns)
+    if len(source_of(files)) == 1:
+        yield from _read_rows(files, columns)
         return
     src_lines, tgt_lines = read_lines(files[0]), read_lines(files[1])
     n_pairs = 0
@@ -192,17 +192,17 @@ def read_pairs(files: FilePair, columns: Sequence[str] = ()) -> Iterator[Pair]:
         raise HeedError(f"{files[0]} and {files[1]} are empty: a corpus needs at least one pair of lines.")
 
 
-def _read_rows(names: Sequence[str], columns: Sequence[str]) -> Iterator[Pair]:
-    rows = examine_source(names, columns, every=2**62).rows
-    n_pairs = 0
-    with closing(Sources([names], Columns(tuple(columns)))) as sources:
-        for (_, row), pair in sources.pairs([Range(0, 0, rows)]):
-            if isinstance(pair, LineFault):
-                raise HeedError(f"{names[0]}, {row_of(names[0], row + 1)}: {pair}.")
-            n_pairs += 1
-            yield pair
+def _read_rows(files: FilePair, columns: Sequence[str]) -> Iterator[Pair]:
+    name, n_pairs = str(files[0]), 0
+
+    def refuse(place: Place, fault: LineFault) -> None:
+        raise HeedError(f"{name}, {row_of(name, place[1] + 1)}: {fault}.")
+
+    for _, pair in TrainingText([files], columns).pairs(on_fault=refuse):
+        n_pairs += 1
+        yield pair
     if n_pairs == 0:
-        raise HeedError(f"{names[0]} is empty: a corpus needs at least one pair of lines.")
+        raise HeedError(f"{name} is empty: a corpus needs at least one pair of lines.")
 
 
 def write_pairs(files: FilePair, pairs: Iterable[Pair]) -> int:
