@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from safetensors.torch import save_file
 from tests.conftest import OTHERS, n_examples
 from tests.model_folder.conftest import ARCH
 
@@ -66,11 +67,22 @@ def test_weights_that_are_not_finite_are_refused_by_name(folder, value):
         _ = load_model(folder).model
 
 
+def test_the_bytes_of_a_file_are_those_of_the_library(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr("heed.model_folder.weights.BLOCK", 10)
+    tensors = read_weights(folder / "model.safetensors") | {
+        "é of no axes": torch.tensor(3.0),
+        "empty": torch.ones(0, 4),
+    }
+    write_weights(tmp_path / "ours", tensors)
+    save_file(tensors, tmp_path / "theirs")
+    assert (tmp_path / "ours").read_bytes() == (tmp_path / "theirs").read_bytes()
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_weights_in_other_precisions_are_read(folder, dtype):
     weights = read_weights(folder / "model.safetensors")
     others = {name: tensor.to(dtype) for name, tensor in weights.items()}
-    write_weights(folder / "model.safetensors", others)
+    save_file(others, folder / "model.safetensors")
     seal(folder)
     for name, tensor in shared_weights(load_model(folder).model).items():
         assert torch.equal(tensor, others[name].float())
@@ -80,7 +92,7 @@ def test_weights_in_other_precisions_are_read(folder, dtype):
 def test_weights_that_are_no_floats_are_refused(folder, dtype):
     weights = read_weights(folder / "model.safetensors")
     weights["encoder.0.feed_forward.inner.bias"] = torch.ones(8).to(dtype)
-    write_weights(folder / "model.safetensors", weights)
+    save_file(weights, folder / "model.safetensors")
     seal(folder)
     with pytest.raises(HeedError, match="model.safetensors: tensor .* expected F32, F16, BF16, F64: take the model"):
         load_model(folder)

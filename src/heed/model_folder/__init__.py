@@ -19,9 +19,11 @@ from heed.model_folder.folder import load_model as load_model
 from heed.model_folder.folder import replace_card as replace_card
 
 if TYPE_CHECKING:
+    from heed.model_folder.modules import copy_model as copy_model
     from heed.model_folder.modules import folder_of as folder_of
     from heed.model_folder.modules import load_weights as load_weights
     from heed.model_folder.modules import read_weights as read_weights
+    from heed.model_folder.modules import rows_of as rows_of
     from heed.model_folder.modules import save_model as save_model
     from heed.model_folder.modules import shared_weights as shared_weights
     from heed.model_folder.modules import write_model as write_model

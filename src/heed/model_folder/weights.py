@@ -3,11 +3,12 @@
 No memory of the model's size is taken before the shapes in config.json agree with those in the file.
 """
 
+import functools
 import json
 import math
 import os
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,9 @@ _DTYPES: dict[str, np.dtype[Any]] = {
     "BF16": np.dtype(np.uint16),  # its bits: numpy has no such type
     "F64": np.dtype(np.float64),
 }
+
+
+BLOCK = 1 << 22  # numbers of a weight that are read at a time: 16 MiB in fp32
 
 
 class _Stored(NamedTuple):
@@ -66,10 +70,20 @@ class StoredWeights:
         with self._errors():
             return _read(self._file, stored, rows), stored.dtype == _DTYPES["BF16"]
 
-    def take(self, name: str) -> Rows | None:
-        """A weight; None if the file has no such weight. Reading raises HeedError for numbers that are not finite."""
-        stored = self._contents.get(name)
-        return None if stored is None else _StoredRows(self, name, stored.shape)
+    def rows(self, name: str) -> "LazyRows":
+        """A weight in fp32."""
+        return LazyRows(self._contents[name].shape, functools.partial(self._in_fp32, name))
+
+    def take(self, name: str) -> "LazyRows | None":
+        """A weight in fp32, None if the file has no such weight. Reading checks that its numbers are finite."""
+        return finite_rows(name, self.rows(name), where=self.path) if name in self._contents else None
+
+    def _in_fp32(self, name: str, rows: slice) -> NDArray[np.float32]:
+        numbers, is_bf16 = self.raw(name, rows)
+        if is_bf16:
+            numbers = (numbers.astype(np.uint32) << 16).view(np.float32)
+        with np.errstate(over="ignore"):
+            return numbers.astype(np.float32, copy=False)
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
@@ -78,27 +92,33 @@ class StoredWeights:
 
 
 @dataclass(frozen=True)
-class _StoredRows:
-    """Rows of a weight in a file."""
+class LazyRows:
+    """A weight whose rows are read, or computed, when they are asked for."""
 
-    weights: StoredWeights
-    name: str
     shape: tuple[int, ...]
+    read: Callable[[slice], NDArray[np.float32]]
 
     def __getitem__(self, rows: slice) -> NDArray[np.float32]:
-        numbers, is_bf16 = self.weights.raw(self.name, rows)
-        if is_bf16:
-            numbers = (numbers.astype(np.uint32) << 16).view(np.float32)
-        with np.errstate(over="ignore"):
-            weight = numbers.astype(np.float32, copy=False)
-        check_finite(self.name, weight, where=self.weights.path)
-        return weight
+        return self.read(rows)
 
 
-def check_finite(name: str, weight: NDArray[np.float32], *, where: Path) -> None:
-    """HeedError for numbers that are not finite."""
-    if weight.size and not (np.isfinite(weight.min()) and np.isfinite(weight.max())):  # which spare a copy of its size
-        raise HeedError(f"{where}: {name} holds numbers that are not finite; take an earlier checkpoint.")
+def row_blocks(shape: tuple[int, ...]) -> Iterator[slice]:
+    """The rows of a weight in blocks of BLOCK numbers, or of a row where it is longer; no rows without numbers."""
+    n_rows = max(1, BLOCK // max(1, math.prod(shape[1:])))
+    for first in range(0, math.prod(shape[:1]) if math.prod(shape) else 0, n_rows):
+        yield slice(first, first + n_rows)
+
+
+def finite_rows(name: str, weight: Rows, *, where: Path) -> LazyRows:
+    """The weight, of which reading raises HeedError for numbers that are not finite."""
+
+    def read(rows: slice) -> NDArray[np.float32]:
+        x = weight[rows]
+        if x.size and not (np.isfinite(x.min()) and np.isfinite(x.max())):  # which spare a copy of its size
+            raise HeedError(f"{where}: {name} holds numbers that are not finite; take an earlier checkpoint.")
+        return x
+
+    return LazyRows(weight.shape, read)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 import warnings
 from typing import Any
 
@@ -10,8 +11,11 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.apps.exchange.folders import ENGLISH, exported, imported, model_bytes, random_folder, trained_folder
+from tests.apps.exchange.test_hostile import peak_of
 from tests.conftest import n_examples, random_pairs
 
+from heed.apps.exchange.huggingface import write_model
+from heed.apps.exchange.tokenizers import write_hugging_face_tokenizer
 from heed.decoding.beam import beam_search
 from heed.decoding.settings import DecodingSettings
 from heed.model_folder import load_model
@@ -222,3 +226,15 @@ def test_a_beam_finds_heeds_best_hypothesis_with_heeds_score(number_tokenizer, t
     # Both count the ids of an output with eos.
     scores = torch.tensor([hypothesis.score for hypothesis in ours])
     torch.testing.assert_close(result.sequences_scores, scores, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux alone says what memory a process had")
+def test_an_import_holds_a_part_of_the_weights(number_tokenizer, tmp_path):
+    folder = random_folder(tmp_path / "model", number_tokenizer, n_layers=6, d_model=512, d_ff=2048, n_heads=8)
+    (tmp_path / "hf").mkdir()
+    write_model(load_model(folder), tmp_path / "hf")
+    write_hugging_face_tokenizer(number_tokenizer, tmp_path / "hf", max_positions=512)
+    size = (folder / "model.safetensors").stat().st_size
+    peak = peak_of(lambda: imported(tmp_path / "hf", tmp_path / "again", "huggingface"))
+    assert size > 150_000_000 and peak < size / 3
+    assert model_bytes(tmp_path / "again") == model_bytes(folder)

@@ -337,6 +337,8 @@ def search_cases(dtype: torch.dtype, kind: str, draw: "Draw", widths: tuple[int,
     for products, changes in itertools.product(kinds, options):
         layers = several([layer(products) for _ in range(n_layers)])
         tables = {"embedding": draw.numbers(dtype, vocab, d), "positions": draw.numbers(dtype, capacity, d)}
+        in_int8 = products == torch.int8 and changes["activation"] == 2
+        tables |= {"table": packed_weight(draw, d, vocab, products) if in_int8 else None}
         stack = dict(layers=layers, n_layers=n_layers, d_model=d, d_ff=d_ff, **tables, scale=d**0.5, epsilon=1e-5)
         step = structure("Step", **stack, **changes, beams=beams, tokens=draw.integers(n, low=0, high=vocab))
         yield Case(f"decoder_step_{kind}", (step, torch.zeros(n_rows, d)), products)

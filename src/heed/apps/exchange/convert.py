@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from heed.errors import HeedError
-from heed.model_folder import MODEL_FOLDER_NAMES, load_model, model_card, save_model
+from heed.model_folder import MODEL_FOLDER_NAMES, copy_model, load_model, model_card
 from heed.runtime.extensions import extension, installed
 from heed.runtime.files import check_replaceable, whole_folder
 from heed.runtime.progress import progress
@@ -92,5 +92,6 @@ def import_(
     with progress(f"Reading {path}"):
         imported = load(path, report=report)
     card = replace(imported.card, src=src or imported.card.src, tgt=tgt or imported.card.tgt)
+    config = imported.config._replace(card=model_card(vars(card), where=str(path)))
     with progress(f"Writing {out}"):
-        save_model(out, imported.model, imported.tokenizer, model_card(vars(card), where=str(path)))
+        copy_model(out, replace(imported, config=config))

@@ -18,7 +18,9 @@ from torch import Tensor
 from heed.apps.exchange.archives import check_expansion
 from heed.config import shown
 from heed.errors import HeedError
-from heed.model_folder import read_weights
+from heed.model.cost import Rows
+from heed.model_folder import rows_of
+from heed.model_folder.weights import StoredWeights
 from heed.runtime.json_files import json_object
 from heed.runtime.reading import regular_file
 
@@ -32,26 +34,25 @@ SHARD = re.compile(r"[\w-][\w.-]*\.(?:safetensors|bin)")
 FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 
-def weights_of(path: Path) -> dict[str, Tensor]:
-    """The weights in a folder of Hugging Face's, in fp32, by their names.
+def weights_of(path: Path) -> dict[str, Rows]:
+    """The weights in a folder of Hugging Face's, in fp32, by their names; those of safetensors are read when needed.
 
     HeedError for a file that is missing, damaged, or holds more than tensors.
     """
-    for name, read in (("model.safetensors", read_weights), ("pytorch_model.bin", _unpickle)):
+    for name, read in (("model.safetensors", _stored), ("pytorch_model.bin", _unpickle)):
         if (path / name).is_file():
-            weights = read(path / name)
-            break
+            return read(path / name)
         if (path / f"{name}.index.json").is_file():
-            weights = _shards(path / f"{name}.index.json", read)
-            break
-    else:
-        raise HeedError(f"{path}: holds neither model.safetensors nor pytorch_model.bin, whole or in shards.")
-    # Names of the same numbers share one copy, as they do in the file.
-    copies = {_place(tensor): tensor.float() for tensor in weights.values()}
-    return {name: copies[_place(tensor)] for name, tensor in weights.items()}
+            return _shards(path / f"{name}.index.json", read)
+    raise HeedError(f"{path}: holds neither model.safetensors nor pytorch_model.bin, whole or in shards.")
 
 
-def _shards(index: Path, read: Callable[[Path], dict[str, Tensor]]) -> dict[str, Tensor]:
+def _stored(path: Path) -> dict[str, Rows]:
+    weights = StoredWeights(path)
+    return {name: weights.rows(name) for name in weights.shapes}
+
+
+def _shards(index: Path, read: Callable[[Path], dict[str, Rows]]) -> dict[str, Rows]:
     """The weights of all files that an index names. HeedError if they are not those that it lists."""
     listed = json_object(index, MAX_INDEX_BYTES).get("weight_map")
     if not isinstance(listed, dict) or not listed:
@@ -59,7 +60,7 @@ def _shards(index: Path, read: Callable[[Path], dict[str, Tensor]]) -> dict[str,
     for name, file in listed.items():
         if not isinstance(file, str) or not SHARD.fullmatch(file):
             raise HeedError(f"{index}: {shown(name)} is in {shown(file)}; expected a file in the same folder.")
-    weights: dict[str, Tensor] = {}
+    weights: dict[str, Rows] = {}
     for file in sorted(set(listed.values())):
         if not (index.parent / file).is_file():
             raise HeedError(f"{index.parent / file}: missing; {index.name} lists it. Download the whole folder.")
@@ -72,12 +73,7 @@ def _shards(index: Path, read: Callable[[Path], dict[str, Tensor]]) -> dict[str,
     return weights
 
 
-def _place(tensor: Tensor) -> tuple[Any, ...]:
-    """A key that two tensors share if they are the same numbers in memory."""
-    return tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
-
-
-def _unpickle(path: Path) -> dict[str, Tensor]:
+def _unpickle(path: Path) -> dict[str, Rows]:
     """A pickle of tensors, by torch's reader of these alone: one that names code is refused, none of it runs."""
     # Reading: first the pickles inside are checked opcode by opcode, then torch reads what may be read.
     try:
@@ -109,10 +105,10 @@ def _unpickle(path: Path) -> dict[str, Tensor]:
         if tensor.layout != torch.strided or tensor.device.type != "cpu" or tensor.dtype not in FLOATS:
             raise HeedError(f"{path}: {shown(name)} is not a float matrix; import the model before it was quantised.")
     # Several names of the same numbers count once.
-    sizes = {_place(tensor): tensor.numel() * tensor.element_size() for tensor in content.values()}
+    sizes = {(t.data_ptr(), t.dtype, t.shape, t.stride()): t.numel() * t.element_size() for t in content.values()}
     if sum(sizes.values()) > path.stat().st_size:
         raise HeedError(f"{path}: its tensors are larger than the file.")
-    return content
+    return {name: rows_of(tensor) for name, tensor in content.items()}
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
+import numpy as np
 from torch import Tensor
 
 from heed.apps.exchange.generation_config import (
@@ -46,6 +46,7 @@ from heed.config import shown, validated
 from heed.decoding.settings import DecodingSettings
 from heed.errors import HeedError
 from heed.model.architecture import Architecture
+from heed.model.cost import Rows
 from heed.model.coverage import Coverage
 from heed.model.transformer import Transformer, sinusoid
 from heed.model_folder import (
@@ -58,6 +59,7 @@ from heed.model_folder import (
     model_card,
     write_weights,
 )
+from heed.model_folder.weights import row_blocks
 from heed.runtime.json_files import json_object, write_json
 from heed.runtime.manifest import sha256_of
 from heed.text.languages import SEVERAL, Languages
@@ -163,13 +165,13 @@ def write_model(model: ModelFolder, out: Path) -> None:
     write_json(out / "generation_config.json", generation_config(model.card, special))
 
 
-def _their_weights(folder: ModelFolder) -> dict[str, Tensor]:
+def _their_weights(folder: ModelFolder) -> Parts:
     model, arch = folder.model, folder.model.arch
-    parts = parts_of(model)
+    parts: Parts = dict(parts_of(model))
     if arch.positions == "sinusoid":
         parts = reorder_channels(parts, halves(arch.d_model))
-    kind, bias = model_type(arch), parts.pop("output.bias", torch.zeros(model.vocab_size))[None]
-    theirs = {} if kind == "m2m_100" else {"final_logits_bias": bias}
+    kind, bias = model_type(arch), parts.pop("output.bias", np.zeros(model.vocab_size, np.float32))[:][None]
+    theirs: Parts = {} if kind == "m2m_100" else {"final_logits_bias": bias}
     src, output = parts.pop("src_embedding.weight"), parts.pop("output.weight", None)
     tgt = parts.pop("tgt_embedding.weight", src)
     if arch.share == "all":
@@ -178,22 +180,22 @@ def _their_weights(folder: ModelFolder) -> dict[str, Tensor]:
         theirs |= {"model.encoder.embed_tokens.weight": src, "model.decoder.embed_tokens.weight": tgt}
         if output is not None:
             theirs["lm_head.weight"] = output
-    for name, tensor in parts.items():
+    for name, weight in parts.items():
         stack, *rest = name.split(".")
         if len(rest) == 1:  # of a side or a stack
             side = {"src": "encoder", "tgt": "decoder"}.get(stack[:3], stack[:7])
             if stack.endswith("_positions"):
-                unused = tensor.new_zeros(N_UNUSED_POSITIONS, tensor.shape[1])
-                theirs[f"model.{side}.embed_positions.weight"] = torch.cat([unused, tensor])
+                unused = np.zeros((N_UNUSED_POSITIONS, weight.shape[1]), np.float32)
+                theirs[f"model.{side}.embed_positions.weight"] = np.concatenate([unused, weight[:]])
             else:
                 norm = "layernorm_embedding" if "embedding" in stack else "layer_norm"
-                theirs[f"model.{side}.{norm}.{rest[0]}"] = tensor
+                theirs[f"model.{side}.{norm}.{rest[0]}"] = weight
             continue
         layer, *part, kind = rest
         prefix = f"model.{stack}.layers.{layer}.{LAYER_NAMES['.'.join(part)]}"
-        theirs[f"{prefix}.{kind}"] = tensor
+        theirs[f"{prefix}.{kind}"] = weight
         if kind == "weight" and part[-1] in ("q", "k", "v", "out"):
-            theirs.setdefault(f"{prefix}.bias", torch.zeros(len(tensor)))
+            theirs.setdefault(f"{prefix}.bias", np.zeros(weight.shape[0], np.float32))
     return theirs
 
 
@@ -276,14 +278,14 @@ def load(path: Path, *, report: Callable[[str], None]) -> ModelFolder:
     if "architecture" in ours:
         arch = _own_architecture(ours["architecture"], arch, path)
     if not arch.attention_bias:
-        parts = {name: tensor for name, tensor in parts.items() if not name.endswith(ATTENTION_BIASES)}
+        parts = {name: weight for name, weight in parts.items() if not name.endswith(ATTENTION_BIASES)}
     if not arch.output_bias:
         del parts["output.bias"]
     tables = {name: parts[name] for name in ("src_embedding.weight", "tgt_embedding.weight") if name in parts}
     for name, table in tables.items():
-        if table.dim() != 2:  # check_parts, which knows all shapes, needs the tokenizer first
-            raise HeedError(f"{path}: {name} has shape {tuple(table.shape)}, expected two dimensions.")
-    n_rows = [len(table) for table in tables.values()]
+        if len(table.shape) != 2:  # check_parts, which knows all shapes, needs the tokenizer first
+            raise HeedError(f"{path}: {name} has shape {table.shape}, expected two dimensions.")
+    n_rows = [table.shape[0] for table in tables.values()]
     tokenizer: AnyTokenizer
     languages = None
     if config["model_type"] == "marian":
@@ -326,7 +328,7 @@ def _share(config: Mapping[str, Any], path: Path) -> str:
     return "tgt" if _flag(config, "tie_word_embeddings", path, default=True) else "none"
 
 
-def _our_parts(theirs: dict[str, Tensor], share: str, path: Path, *, learned: bool) -> Parts:
+def _our_parts(theirs: Parts, share: str, path: Path, *, learned: bool) -> Parts:
     """Their weights under our names, with all biases. learned: whether positions are."""
     # Weights leave `left` as they are used, so that what remains is known.
     parts, left = Parts(), dict(theirs)
@@ -336,7 +338,7 @@ def _our_parts(theirs: dict[str, Tensor], share: str, path: Path, *, learned: bo
         copies = [left.pop(name) for name in names if name in left]
         if not copies:
             raise HeedError(f"{path}: weight {names[0]} is missing.")
-        if any(not torch.equal(copies[0], other) for other in copies[1:]):
+        if any(not _equal(copies[0], other) for other in copies[1:]):
             raise HeedError(f"{path}: {' and '.join(names)} differ, which config.json says are one matrix.")
         parts[ours] = copies[0]
 
@@ -353,34 +355,39 @@ def _our_parts(theirs: dict[str, Tensor], share: str, path: Path, *, learned: bo
         if share == "none":
             take("output.weight", output)
     table = parts["src_embedding.weight" if share == "all" else "tgt_embedding.weight"]
-    parts["output.bias"] = left.pop("final_logits_bias", torch.zeros(table.shape[:1])).flatten()
+    parts["output.bias"] = left.pop("final_logits_bias", np.zeros(table.shape[:1], np.float32))[:].flatten()
 
     # Layers: model.STACK.layers.N.PART.KIND.
     ours_of = {theirs_name: ours for ours, theirs_name in LAYER_NAMES.items()}
-    for name, tensor in left.items():
+    for name, weight in left.items():
         words = name.split(".")
         side = {"encoder": "src", "decoder": "tgt"}.get(words[1] if len(words) == 4 else "")
         if side and words[2] == "embed_positions" and learned:
-            parts[f"{side}_positions.weight"] = tensor[N_UNUSED_POSITIONS:]
+            parts[f"{side}_positions.weight"] = weight[N_UNUSED_POSITIONS:]
             continue
         if "embed_positions" in words[2:3] or name == shared:  # made anew; not used where nothing is shared
             if words[3:] == ["weight"]:  # a buffer of M2M100 is called otherwise, and not read from a file
-                _check_sinusoids(tensor, name, path)
+                _check_sinusoids(weight, name, path)
             continue
         if side and words[2] in NORMS:
-            parts[f"{side if words[2] == 'layernorm_embedding' else words[1]}{NORMS[words[2]]}.{words[3]}"] = tensor
+            parts[f"{side if words[2] == 'layernorm_embedding' else words[1]}{NORMS[words[2]]}.{words[3]}"] = weight
             continue
         part = ours_of.get(".".join(words[4:-1]))
         if part is None or words[0] != "model" or words[1] not in STACKS or words[2] != "layers":
             raise HeedError(f"{path}: a model of this type has no weight {shown(name)}.")
-        parts[f"{words[1]}.{words[3]}.{part}.{words[-1]}"] = tensor
+        parts[f"{words[1]}.{words[3]}.{part}.{words[-1]}"] = weight
     return parts
 
 
-def _check_sinusoids(table: Tensor, name: str, path: Path) -> None:
+def _equal(a: Rows, b: Rows) -> bool:
+    return a.shape == b.shape and all(np.array_equal(a[rows], b[rows]) for rows in row_blocks(a.shape))
+
+
+def _check_sinusoids(table: Rows, name: str, path: Path) -> None:
     """HeedError unless a stored table of positions, in whatever precision, is the one that Heed makes."""
-    width = table.shape[1] if table.dim() == 2 else 0
-    if width < 1 or width % 2 or not torch.allclose(sinusoid(len(table), width, "sinusoid-halves"), table, atol=0.01):
+    n_positions, width = table.shape if len(table.shape) == 2 else (0, 0)
+    own = sinusoid(n_positions, width, "sinusoid-halves").numpy() if width > 0 and width % 2 == 0 else None
+    if own is None or not np.allclose(own, table[:], rtol=1e-5, atol=0.01):
         raise HeedError(f"{path}: {name} are not the sinusoids that a model of this type has.")
 
 
@@ -409,8 +416,8 @@ def _architecture(config: Mapping[str, Any], parts: Parts, share: str, path: Pat
         "dropout": config.get("dropout", 0.1),
         "attention_dropout": config.get("attention_dropout", 0.0),
         "activation": ACTIVATIONS[activation],
-        "attention_bias": any(bool(parts[name].any()) for name in parts if name.endswith(ATTENTION_BIASES)),
-        "output_bias": bool(parts["output.bias"].any()),
+        "attention_bias": any(bool(parts[name][:].any()) for name in parts if name.endswith(ATTENTION_BIASES)),
+        "output_bias": bool(parts["output.bias"][:].any()),
         "share": share,
         **NETWORKS[config["model_type"]],
     }

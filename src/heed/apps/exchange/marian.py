@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from heed.apps.exchange.archives import check_expansion
 from heed.apps.exchange.tokenizers import piece_names
 from heed.apps.exchange.unmerged_weights import (
     IN_ALL_FORMATS,
+    Array,
     Parts,
     check_covered,
     check_parts,
@@ -107,7 +106,7 @@ def load(path: Path, *, report: Callable[[str], None]) -> ModelFolder:
         raise HeedError(f"{model_path}: its {SETTINGS} is longer than {MAX_CONFIG_BYTES:,} bytes.")
     settings = _yaml(stored.tobytes().rstrip(b"\0"), model_path)
     tokenizer = marian_tokenizer(*vocabularies, sizes=_vocabulary_sizes(settings, model_path))
-    weights = {name: _tensor(name, array, model_path) for name, array in arrays.items()}
+    weights = {name: _matrix(name, array, model_path) for name, array in arrays.items()}
     arch = _architecture(settings, model_path)
     parts = _our_parts(weights, arch, model_path)
     config = ModelConfig.of(arch, tokenizer, _card(decoder, yml, report))
@@ -185,12 +184,12 @@ def _arrays(path: Path) -> dict[str, np.ndarray]:
     return arrays
 
 
-def _tensor(name: str, array: np.ndarray, path: Path) -> Tensor:
+def _matrix(name: str, array: np.ndarray, path: Path) -> Array:
     if array.dtype not in (np.float32, np.float16):
         raise HeedError(f"{path}: {shown(name)} is of type {array.dtype}; import the model before it was quantised.")
     if array.ndim != 2:
         raise HeedError(f"{path}: {shown(name)} has {array.ndim} axes; expected a matrix.")
-    return torch.from_numpy(np.ascontiguousarray(array, np.float32))
+    return np.asarray(array, np.float32)
 
 
 def _vocabulary_sizes(settings: Mapping[str, Any], path: Path) -> tuple[int, int] | None:
@@ -259,7 +258,7 @@ def _share(settings: Mapping[str, Any], path: Path) -> str:
     return "tgt" if tied else "none"
 
 
-def _our_parts(theirs: dict[str, Tensor], arch: Architecture, path: Path) -> Parts:
+def _our_parts(theirs: dict[str, Array], arch: Architecture, path: Path) -> Parts:
     left, parts = dict(theirs), Parts()
 
     def take(ours: str, name: str, *, transposed: bool = False) -> None:
@@ -267,7 +266,7 @@ def _our_parts(theirs: dict[str, Tensor], arch: Architecture, path: Path) -> Par
             raise HeedError(f"{path}: {name} is missing.")
         weight = left.pop(name)
         is_vector = ours.endswith("bias") or "_ln_" in name
-        parts[ours] = weight.flatten() if is_vector else weight.T.contiguous() if transposed else weight
+        parts[ours] = weight.flatten() if is_vector else weight.T if transposed else weight
 
     if arch.share == "all":
         take("src_embedding.weight", "Wemb")
@@ -392,17 +391,17 @@ def _their_arrays(model: Transformer) -> dict[str, np.ndarray]:
     arch, parts = model.arch, parts_of(model)
     embeddings = {"src_embedding.weight": "Wemb" if arch.share == "all" else "encoder_Wemb"}
     embeddings |= {"tgt_embedding.weight": "decoder_Wemb"}
-    theirs: dict[str, Tensor] = {name: parts[ours] for ours, name in embeddings.items() if ours in parts}
+    theirs = {name: parts[ours] for ours, name in embeddings.items() if ours in parts}
     if arch.share == "none":
         theirs["decoder_ff_logit_out_Wt"] = parts["output.weight"]
     if arch.output_bias:
         theirs["decoder_ff_logit_out_b"] = parts["output.bias"][None]
     for ours, name in _layer_names(arch):
         if ours in parts:
-            theirs[name] = parts[ours].T if parts[ours].dim() == 2 else parts[ours][None]
+            theirs[name] = parts[ours].T if parts[ours].ndim == 2 else parts[ours][None]
         else:  # a bias of attention, which Marian always has
-            theirs[name] = torch.zeros(1, len(parts[ours.removesuffix("bias") + "weight"]))
-    return {name: tensor.contiguous().numpy() for name, tensor in theirs.items()}
+            theirs[name] = np.zeros((1, len(parts[ours.removesuffix("bias") + "weight"])), np.float32)
+    return {name: np.ascontiguousarray(array) for name, array in theirs.items()}
 
 
 def _settings(model: Transformer) -> dict[str, Any]:

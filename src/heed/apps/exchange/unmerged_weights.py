@@ -4,24 +4,25 @@ A part is named as in Heed's model folder, such as "decoder.0.cross_attention.q.
 which are cut. Matrices are (out, in). The embeddings and the output projection stand once if they share a matrix.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-from jaxtyping import Float, Int
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
 from heed.config import cut, shown
 from heed.errors import HeedError
 from heed.model.architecture import Architecture
-from heed.model.cost import weight_shapes
+from heed.model.cost import Rows, weight_shapes
 from heed.model.coverage import Answer, Coverage
 from heed.model.transformer import Transformer
 from heed.model_folder import ModelConfig, ModelFolder, shared_weights
+from heed.model_folder.weights import LazyRows
 
-Parts = dict[str, Float[Tensor, "..."]]
+Array = NDArray[np.float32]
+Parts = dict[str, Rows]
 BARRED = -1e4  # a logit whose probability is 0, within the range of fp16
 MERGED = {"qkv": ("q", "k", "v"), "kv": ("k", "v")}
 
@@ -62,21 +63,19 @@ def check_covered(missing: str | None, *, program: str) -> None:
         raise HeedError(f"this model has {missing}, which {program} cannot express.")
 
 
-def parts_of(model: Transformer) -> Parts:
+def parts_of(model: Transformer) -> dict[str, Array]:
     """The weights of a model, in fp32."""
-    widths, parts = _widths(model.arch), Parts()
+    widths, parts = _widths(model.arch), dict[str, Array]()
     for name, tensor in shared_weights(model).items():
         *where, matrix, kind = name.split(".")
-        if matrix not in MERGED:
-            parts[name] = tensor
-            continue
-        names = MERGED[matrix]
-        for part, matrix_part in zip(names, tensor.split([widths[part] for part in names]), strict=True):
+        names = MERGED.get(matrix, (matrix,))
+        ends = np.cumsum([widths[part] for part in names[:-1]], dtype=np.int64)
+        for part, matrix_part in zip(names, np.split(tensor.numpy(), ends), strict=True):
             parts[".".join([*where, part, kind])] = matrix_part
     return parts
 
 
-def check_parts(parts: Mapping[str, Tensor], config: ModelConfig, *, where: Path) -> None:
+def check_parts(parts: Mapping[str, Rows], config: ModelConfig, *, where: Path) -> None:
     """HeedError names a part that is missing, left over, or of another shape than these settings ask for."""
     expected: dict[str, tuple[int, ...]] = {}
     widths = _widths(config.arch)
@@ -94,44 +93,51 @@ def check_parts(parts: Mapping[str, Tensor], config: ModelConfig, *, where: Path
             )
 
 
-def merge_parts(parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def merge_parts(parts: Mapping[str, Rows]) -> Parts:
     """The weights as a model folder holds them."""
-    weights: dict[str, Tensor] = {}
-    for name, tensor in parts.items():
+    weights = Parts()
+    for name, weight in parts.items():
         *where, part, kind = name.split(".")
         if part not in ("q", "k", "v") or (part == "q" and where[-1] == "cross_attention"):
-            weights[name] = tensor
+            weights[name] = weight
             continue
         matrix = "kv" if where[-1] == "cross_attention" else "qkv"
         if part == MERGED[matrix][0]:
             siblings = [parts[".".join([*where, other, kind])] for other in MERGED[matrix]]
-            weights[".".join([*where, matrix, kind])] = torch.cat(siblings)
+            weights[".".join([*where, matrix, kind])] = _stacked(siblings)
     return weights
 
 
-def halves(d_model: int) -> Int[Tensor, " d_model"]:
-    """The order of channels that puts the sines of interleaving positions before their cosines."""
-    return torch.cat([torch.arange(0, d_model, 2), torch.arange(1, d_model, 2)])
+def _stacked(weights: Sequence[Rows]) -> Rows:
+    shape = (sum(weight.shape[0] for weight in weights), *weights[0].shape[1:])
+    return LazyRows(shape, lambda rows: np.concatenate([weight[:] for weight in weights])[rows])
 
 
-def interleaving(d_model: int) -> Int[Tensor, " d_model"]:
+def halves(d_model: int) -> NDArray[np.int64]:
+    """(d_model): the order of channels that puts the sines of interleaving positions before their cosines."""
+    return np.concatenate([np.arange(0, d_model, 2), np.arange(1, d_model, 2)])
+
+
+def interleaving(d_model: int) -> NDArray[np.int64]:
     """The inverse of `halves`."""
-    return torch.argsort(halves(d_model))
+    return np.argsort(halves(d_model))
 
 
-def reorder_channels(parts: Mapping[str, Tensor], order: Int[Tensor, " d_model"]) -> Parts:
-    """The parts of the same network with the channels between its sub-layers in another order.
+def reorder_channels(parts: Mapping[str, Rows], order: NDArray[np.int64]) -> Parts:
+    """The parts of the same network with the channels between its sub-layers in another order, (d_model).
 
     Everything that reads them has its inputs reordered, everything that writes them its outputs.
     """
-    return {name: _reorder_matrix(name, tensor, order).contiguous() for name, tensor in parts.items()}
+    return {name: _reordered(name, weight, order) for name, weight in parts.items()}
 
 
-def _reorder_matrix(name: str, tensor: Tensor, order: Tensor) -> Tensor:
+def _reordered(name: str, weight: Rows, order: NDArray[np.int64]) -> Rows:
     part, kind = name.split(".")[-2:]
     if part.endswith("norm") or part in ("out", "outer"):
-        return tensor[order]
-    return tensor[:, order] if kind == "weight" else tensor  # biases of what reads them stay
+        return LazyRows(weight.shape, lambda rows: weight[:][order[rows]])
+    if kind == "bias":  # of what reads them
+        return weight
+    return LazyRows(weight.shape, lambda rows: weight[rows][:, order])
 
 
 def with_symbols_barred(folder: ModelFolder) -> ModelFolder:
