@@ -32,6 +32,7 @@ def test_of_icu_messages_the_words_are_translated_and_an_apostrophe_before_an_ar
     assert translated(text) == text.replace("a file of", "A FILE OF").replace("files", "FILES")
     quoted = translated(text, lambda texts: [Translated(t.replace("of ", "d'")) for t in texts])
     assert "a file d''{name}" in quoted
+    assert translated('{"a": "Words \'{braces}\' here"}') == '{"a": "wORDS \'{braces}\' HERE"}'
 
 
 def test_descriptions_and_metadata_of_texts_stay():

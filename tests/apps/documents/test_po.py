@@ -108,11 +108,7 @@ def test_a_file_is_written_in_its_charset_or_in_utf_8_if_that_lacks_a_letter():
     text = HEADER.replace("UTF-8", "iso-8859-1") + '\nmsgid "one"\nmsgstr ""\n\nmsgid "\xe9"\nmsgstr "\xe9"\n'
     for made, codec in (("\xe4", "iso-8859-1"), ("\u0142", "utf-8")):
         found = translate_document(
-            text.encode("iso-8859-1"),
-            lambda _, made=made: [Translated(made)],
-            format="po",
-            language="en",
-            name="a",
+            text.encode("iso-8859-1"), lambda _, made=made: [Translated(made)], format="po", language="en", name="a"
         ).decode(codec)
         assert f'"{made}"' in found and f"charset={codec}".upper() in found.upper() and 'msgstr "\xe9"' in found
 

@@ -230,3 +230,20 @@ def test_every_subtitle_keeps_its_times_its_tags_and_some_words(words, ends, tra
         assert [number, times] == text.split("\n\n")[i].split("\n", 2)[:2]
         assert re.search(r"\w", rest) and rest.count("<i>") == rest.count("</i>")
     assert len(blocks) == len(parts)
+
+
+@pytest.mark.parametrize(
+    ("lines", "sentences"),
+    [
+        ("[door opens]\nWhere are you", ["[door opens]", "Where are you"]),
+        ("Where are you\n<i>(a dog barks)</i>", ["Where are you", "(a dog barks)"]),
+        ("♪ We go home ♪\n♪ and home again ♪", ["♪ We go home ♪", "♪ and home again ♪"]),
+        ("♪ We go home\nand home again ♪", ["♪ We go home and home again ♪"]),
+        ("MR. HILL: Where are you\nJOHN: Here", ["MR. HILL: Where are you", "JOHN: Here"]),
+        ("(I think that we\nare there) now", ["(I think that we are there) now"]),
+    ],
+)
+def test_sounds_songs_and_speakers_are_texts_of_their_own(lines, sentences):
+    cue = f"{TIMES}{lines}\n"
+    assert asked(cue) == sentences
+    assert translated(cue, unchanged) == cue

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from tests.apps.documents.translators import linked, unchanged, within_seconds
+from tests.apps.documents.translators import linked, shuffled, unchanged, within_seconds
 
 from heed.apps.documents.formats.jobs import translate_document
 from heed.errors import HeedError
@@ -98,3 +98,17 @@ def test_what_is_no_xliff_is_refused_in_one_line(text):
     with pytest.raises(HeedError, match="no XLIFF 1.2 or 2|damaged|entities") as error:
         xliff(text)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [
+        ("A <bpt id='1'>[b]</bpt>red house<ept id='1'>[/b]</ept> now", 
+         "<bpt id='1'>[b]</bpt>HOUSE RED<ept id='1'>[/b]</ept> A NOW"),
+        ("A <bx id='1'/>red <g id='2'>house<ex id='3' rid='1'/></g>", 
+         "A <bx id='1'/>RED <g id='2'>HOUSE<ex id='3' rid='1'/></g>"),
+    ],
+)  # fmt: skip
+def test_codes_that_begin_and_end_a_format_stay_around_its_words(source, target):
+    found = first(f"<trans-unit id='a'><source>{source}</source></trans-unit>", translate=shuffled)
+    assert re.search("<target[^>]*>(.*)</target>", found)[1] == target

@@ -13,16 +13,7 @@ from heed.apps.cli.guesses import one_of
 from heed.apps.cli.options import Device, From, PrecisionOption, To, decoding_of, decoding_precision, with_options
 from heed.apps.cli.process import import_torch_if_needed
 from heed.apps.cli.terminal import say
-from heed.apps.documents.formats import (
-    FORMATS,
-    MAX_BYTES,
-    PACKAGES,
-    SUFFIXES,
-    UPDATED,
-    Format,
-    format_of,
-    most_bytes,
-)
+from heed.apps.documents.formats import FORMATS, MAX_BYTES, PACKAGES, SUFFIXES, UPDATED, Format, format_of, most_bytes
 from heed.decoding.settings import DecodingOptions
 from heed.errors import HeedError
 from heed.runtime.files import check_target, whole_file
@@ -69,10 +60,8 @@ class DocumentChoices:
     @property
     def given(self) -> dict[str, Any]:
         """The values that are not the default; None in place of the others."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {
-            field.name: None if values[field.name] == field.default else values[field.name] for field in fields(self)
-        }
+        values = ((field, getattr(self, field.name)) for field in fields(self))
+        return {field.name: None if value == field.default else value for field, value in values}
 
     def checked(self) -> "Callable[..., DocumentOptions]":
         """Makes the options once a model is loaded, of what is checked and read before."""
@@ -109,9 +98,7 @@ def translate_file(
     document_format: Annotated[
         str | None,
         typer.Option(
-            "--format",
-            help=f"{', '.join(FORMATS)}. Default: by the suffix of IN.",
-            autocompletion=one_of(*FORMATS),
+            "--format", help=f"{', '.join(FORMATS)}. Default: by the suffix of IN.", autocompletion=one_of(*FORMATS)
         ),
     ] = None,
     *,

@@ -184,11 +184,7 @@ class LanguagesFields(Fields):
     answer=record(
         translations=list_of(
             record(
-                detected_source_language=TEXT,
-                text=TEXT,
-                billed_characters=COUNT,
-                model_type_used=TEXT,
-                message=TEXT,
+                detected_source_language=TEXT, text=TEXT, billed_characters=COUNT, model_type_used=TEXT, message=TEXT
             )
         )
     ),

@@ -42,11 +42,7 @@ class DocumentFields(Fields):
 
 
 async def translate_documents(
-    service: Service,
-    documents: Sequence[Document],
-    *,
-    deadline: float,
-    faults: dict[int, HeedError] | None = None,
+    service: Service, documents: Sequence[Document], *, deadline: float, faults: dict[int, HeedError] | None = None
 ) -> list[tuple[bytes, int]]:
     """The translations of documents, with the number of characters translated.
 

@@ -15,13 +15,7 @@ from heed.apps.serving.specification import COUNT, FLAG, READ, TEXT, endpoint, l
 
 GLOSSARIES_PATH = "/v2/glossaries"
 GLOSSARY = record(
-    glossary_id=TEXT,
-    name=TEXT,
-    ready=FLAG,
-    source_lang=TEXT,
-    target_lang=TEXT,
-    creation_time=TEXT,
-    entry_count=COUNT,
+    glossary_id=TEXT, name=TEXT, ready=FLAG, source_lang=TEXT, target_lang=TEXT, creation_time=TEXT, entry_count=COUNT
 )
 
 
@@ -46,13 +40,7 @@ async def glossaries(request: Request, service: Service, _: None) -> Response:
 
 
 @endpoint(
-    "POST",
-    GLOSSARIES_PATH,
-    "DeepL: make a glossary.",
-    fields=GlossaryFields,
-    answer=GLOSSARY,
-    status=201,
-    errors=READ,
+    "POST", GLOSSARIES_PATH, "DeepL: make a glossary.", fields=GlossaryFields, answer=GLOSSARY, status=201, errors=READ
 )
 async def create(request: Request, service: Service, asked: GlossaryFields) -> Response:
     source, target = deepl_languages(service, asked.source_lang, asked.target_lang)

@@ -14,18 +14,7 @@ from heed.apps.serving.files import kind_of_file, name_of_translation, send_file
 from heed.apps.serving.http_error import HTTPError
 from heed.apps.serving.requests import check_size, known_languages
 from heed.apps.serving.service import Service
-from heed.apps.serving.specification import (
-    BYTES,
-    COUNT,
-    FLAG,
-    READ,
-    TEXT,
-    TEXTS,
-    TRANSLATED,
-    endpoint,
-    list_of,
-    record,
-)
+from heed.apps.serving.specification import BYTES, COUNT, FLAG, READ, TEXT, TEXTS, TRANSLATED, endpoint, list_of, record
 from heed.text.languages import language_name
 
 DEEPLX = {"text": "q", "source_lang": "source", "target_lang": "target"}  # what its clients call these fields

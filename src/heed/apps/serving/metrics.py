@@ -2,14 +2,7 @@
 
 from typing import Protocol
 
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    Histogram,
-    disable_created_metrics,
-    generate_latest,
-)
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 CONTENT_TYPE = "text/plain; version=0.0.4"  # of generate_latest, whatever the package's latest format is
@@ -38,11 +31,7 @@ class Metrics:
         # Every request, refused ones included (`Guard`).
         self.requests = Counter("heed_requests_total", "Requests.", ["endpoint", "status"], registry=self._registry)
         self.request_seconds = Histogram(
-            "heed_request_seconds",
-            "Time that a request takes.",
-            ["endpoint"],
-            buckets=SECONDS,
-            registry=self._registry,
+            "heed_request_seconds", "Time that a request takes.", ["endpoint"], buckets=SECONDS, registry=self._registry
         )
 
         # Sentences, which wait and are searched one by one.
@@ -62,9 +51,7 @@ class Metrics:
 
         # Work that came to nothing, by its cause.
         self.cancelled = Counter(
-            "heed_cancelled_total",
-            "Requests given up by their clients before they were done.",
-            registry=self._registry,
+            "heed_cancelled_total", "Requests given up by their clients before they were done.", registry=self._registry
         )
         self.rejected = Counter(
             "heed_rejected_total", "Requests not accepted or not finished.", ["reason"], registry=self._registry

@@ -39,11 +39,7 @@ async def page(request: Request, service: Service, _: None) -> Response:
 @cache
 def _page(max_alternatives: int) -> tuple[str, str]:
     """The page and its policy."""
-    settings = {
-        "colours": COLOURS,
-        "maxAlternatives": max_alternatives,
-        "maxAttentionChars": MAX_ATTENTION_CHARS,
-    }
+    settings = {"colours": COLOURS, "maxAlternatives": max_alternatives, "maxAttentionChars": MAX_ATTENTION_CHARS}
     template = page_of(resources.files("heed") / "apps" / "serving" / "web")
     content = template.replace("{{ settings }}", json.dumps(settings))
     return content, _policy(content)

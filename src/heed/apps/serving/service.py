@@ -326,12 +326,7 @@ class Service:
         return await off_event_loop(n_chars, made)
 
     async def answers(
-        self,
-        drafts: Sequence[TextDraft],
-        pairs: Sequence[tuple[str, str]],
-        *,
-        n_best: int = 1,
-        prefix: str = "",
+        self, drafts: Sequence[TextDraft], pairs: Sequence[tuple[str, str]], *, n_best: int = 1, prefix: str = ""
     ) -> AsyncGenerator[tuple[int, int, "Answer"]]:
         """Yields (text, sentence, its translations) as they are finished, whichever engine they come from.
 

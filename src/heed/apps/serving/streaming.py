@@ -18,17 +18,7 @@ from heed.apps.serving.fields import Alternatives, Code, Fields, Keep, Key, MayB
 from heed.apps.serving.http_error import HTTPError
 from heed.apps.serving.requests import as_http_error, check_pair, check_size, is_auto
 from heed.apps.serving.service import Service
-from heed.apps.serving.specification import (
-    COUNT,
-    FLAG,
-    NUMBER,
-    TEXT,
-    TRANSLATED,
-    choice,
-    endpoint,
-    list_of,
-    record,
-)
+from heed.apps.serving.specification import COUNT, FLAG, NUMBER, TEXT, TRANSLATED, choice, endpoint, list_of, record
 from heed.apps.visualization.trace import VIEWS, View, trace
 from heed.decoding.translator import Translator
 from heed.text.languages import known_code

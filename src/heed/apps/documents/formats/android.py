@@ -12,7 +12,7 @@ from heed.apps.documents.formats.words_in_markup import WordsInMarkup
 from heed.apps.documents.formats.xml_texts import TextReader, XMLRules
 from heed.apps.documents.formats.xml_tokens import XMLDocument, read_xml, write_xml
 from heed.apps.documents.text.items import Item, Tag
-from heed.apps.documents.text.translation import DocumentOptions, TranslationJob
+from heed.apps.documents.text.translation import DocumentJob, DocumentOptions
 from heed.errors import HeedError
 
 _RULES = XMLRules(is_inline=lambda token: token.local != "g", is_kept=lambda token: True)  # xliff:g is a placeholder
@@ -30,9 +30,7 @@ class _Text:
     key: tuple[str, str]
 
 
-def android_job(
-    content: bytes, options: DocumentOptions, *, name: str, max_text: int | None = None
-) -> TranslationJob[bytes]:
+def android_job(content: bytes, options: DocumentOptions, *, name: str, max_text: int | None = None) -> DocumentJob:
     """The file in the other language. HeedError, which calls it `name`, if it is damaged or other XML."""
     document = read_xml(content, name=name)
     root = next((token for token in document.tokens if token.kind == "open"), None)

@@ -37,7 +37,7 @@ def decode(content: bytes, *, name: str, is_html: bool = False) -> Decoded:
             raise HeedError(f"{name}: declares charset {charset[:40]}, which Heed cannot read; convert it to UTF-8.")
         codec = _CODECS[charset]
     elif is_html and not mark:
-        codec = "ascii" if content.isascii() else "utf-8" if _is_utf8(content) or b"\0" in content else "cp1252"
+        codec = "ascii" if content.isascii() else "utf-8" if is_utf8(content) or b"\0" in content else "cp1252"
     content = content.removeprefix(mark)
     try:
         return Decoded(content.decode(codec), mark, codec)
@@ -54,7 +54,7 @@ def decode(content: bytes, *, name: str, is_html: bool = False) -> Decoded:
         ) from None
 
 
-def _is_utf8(content: bytes) -> bool:
+def is_utf8(content: bytes) -> bool:
     try:
         content.decode()
     except UnicodeDecodeError:

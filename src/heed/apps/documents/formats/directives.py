@@ -18,9 +18,8 @@ _UNNUMBERED = re.compile(r"%(?![%(]|\d{1,2}\$)|\{(?=[}:!])")
 
 def has_the_same(pattern: re.Pattern[str], before: str, after: str) -> bool:
     """Whether two texts hold the same matches of a pattern equally often, in any order."""
-    return Counter(match[0] for match in pattern.finditer(before)) == Counter(
-        match[0] for match in pattern.finditer(after)
-    )
+    first, second = (Counter(match[0] for match in pattern.finditer(text)) for text in (before, after))
+    return first == second
 
 
 def in_order(source: str, words: str, pattern: re.Pattern[str], *, can_number: bool = True) -> str | None:

@@ -10,42 +10,17 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
+from heed.apps.documents.formats import docx_elements as word
 from heed.apps.documents.formats.docx_elements import (
     ALTERNATIVES,
-    HOLDERS,
     HYPHENS,
-    PARTS_OF_FIELDS,
     Copier,
     Joint,
     Piece,
     all_pieces,
-    code_of,
-    container_of,
-    containers_of_words,
-    descriptions,
-    ends_of_fields,
-    format_of,
-    has_part_of_field,
-    is_checkbox,
-    is_citation,
-    is_code,
-    is_dropped_cap,
-    is_end,
-    is_end_deleted,
-    is_hidden,
-    is_link,
-    is_raised,
-    is_reference,
-    is_text_first,
     is_word,
-    next_paragraph,
     pieces_of,
-    set_children,
-    set_language,
     string_of,
-    text_element,
-    text_of,
-    unbind,
 )
 from heed.apps.documents.formats.docx_items import (
     Holder,
@@ -66,7 +41,7 @@ from heed.apps.documents.formats.packages import MAX_UNPACKED
 from heed.apps.documents.formats.plain_text import COLUMNS
 from heed.apps.documents.text.items import Item, Tag
 from heed.apps.documents.text.sentences import needs_translation
-from heed.apps.documents.text.translation import DocumentOptions, TranslationJob, items_job
+from heed.apps.documents.text.translation import DocumentJob, DocumentOptions, items_job
 
 MAX_FIELDS = 8  # fields within each other; the words of deeper ones stay as they are
 MAX_REFERENCE = 200  # characters of a reference or a citation that the model reads
@@ -75,9 +50,7 @@ _ENDS = (".", "!", "?", ",", ";", ":", ")", '"', "”")  # before the number of 
 _WORD_WITH_HYPHENS = re.compile(r"[\w-]+")
 
 
-def docx_job(
-    content: bytes, options: DocumentOptions, *, name: str, max_text: int | None = None
-) -> TranslationJob[bytes]:
+def docx_job(content: bytes, options: DocumentOptions, *, name: str, max_text: int | None = None) -> DocumentJob:
     """The document in the other language. HeedError, which calls it `name`, if it is damaged, too large or hostile.
 
     max_text: bytes of the parts with text, which take many times as much memory.
@@ -93,7 +66,7 @@ def docx_job(
             changed.add(part)
             texts.append(text)
             items += [*text.items, Tag("cut", text)]
-        for element, key, words in descriptions(root) if options.attributes else ():
+        for element, key, words in word.descriptions(root) if options.attributes else ():
             if needs_translation(words):
                 changed.add(part)
                 items += [words, Tag("cut", _Description(element, key))]
@@ -110,8 +83,8 @@ def docx_job(
     for text in reversed(texts):  # those within others first
         text.write()
     for part in changed:
-        unbind(package.parts[part])
-        set_language(package.parts[part], options.language, options.target)
+        word.unbind(package.parts[part])
+        word.set_language(package.parts[part], options.language, options.target)
     return package.write(changed)
 
 
@@ -119,19 +92,23 @@ def _texts(root: Any, copier: Copier) -> Iterator["_Text"]:
     """The paragraphs of a part that have words, each followed by the texts within it, such as a field's."""
     done: set[Any] = set()
     for paragraph in list(root.iter(WORD + "p")):
-        if paragraph in done or is_code(paragraph):
+        if paragraph in done or word.is_code(paragraph):
             continue
         cap, first = None, paragraph
         if (
-            is_dropped_cap(paragraph)
-            and (following := next_paragraph(paragraph)) is not None
-            and is_text_first(following)
+            word.is_dropped_cap(paragraph)
+            and (following := word.next_paragraph(paragraph)) is not None
+            and word.is_text_first(following)
         ):
             # The words are those of the paragraph behind it, and its first letter goes back into this one.
             cap, first = paragraph, following
             done.add(first)
         joined, last = [], first
-        while is_end_deleted(last) and (following := next_paragraph(last)) is not None and text_of(following).strip():
+        while (
+            word.is_end_deleted(last)
+            and (following := word.next_paragraph(last)) is not None
+            and word.text_of(following).strip()
+        ):
             joined.append(following)
             last = following
         done.update(joined)
@@ -169,7 +146,7 @@ class _Text:
         # The words of alternatives are texts within this one.
         others = ("".join(child.itertext()) for run, child in self._pieces if run is None and child.tag == ALTERNATIVES)
         self.has_words = needs_translation(" ".join([*(string_of(child) for _, child in words), *others]))
-        self._with_words = containers_of_words(self._pieces)
+        self._with_words = word.containers_of_words(self._pieces)
         self._n_left: dict[Any, int] = {}  # elements that are still in a run, besides its properties
         self._formats: dict[Any, bytes] = {}
         weights = Counter[bytes]()
@@ -186,7 +163,7 @@ class _Text:
 
     def _format(self, run: Any) -> bytes:
         if run not in self._formats:
-            self._formats[run] = format_of(run)
+            self._formats[run] = word.format_of(run)
         return self._formats[run]
 
     def read(self) -> None:
@@ -196,7 +173,7 @@ class _Text:
         if self._cap is not None:
             first = next(node for node in nodes if isinstance(node, Words) and node.text)
             self._cap_is_joined = first.text[:1].isalnum()
-            first.text = text_of(self._cap) + first.text
+            first.text = word.text_of(self._cap) + first.text
         writer = ItemWriter(self._format, self._plain)
         writer.add(nodes, None)
         self.items = with_ranges(writer.finish())
@@ -204,7 +181,7 @@ class _Text:
     # Reading
 
     def _nodes(self, pieces: list[Piece], depth: int) -> list[Node]:
-        ends = ends_of_fields(pieces)
+        ends = word.ends_of_fields(pieces)
         nodes: list[Node] = []
         place = 0
         while place < len(pieces):
@@ -217,8 +194,13 @@ class _Text:
             if isinstance(child, Joint):
                 nodes.append(Thing([], joint=child))
             elif run is not None and child.tag == WORD + "t" and not is_word(run, child):
-                nodes.append(Thing(self._runs([pieces[place]]), number=string_of(child) if is_code(run) else ""))
-            elif run is not None and child.tag == WORD + "t" and is_raised(run) and _is_note(string_of(child), nodes):
+                nodes.append(Thing(self._runs([pieces[place]]), number=string_of(child) if word.is_code(run) else ""))
+            elif (
+                run is not None
+                and child.tag == WORD + "t"
+                and word.is_raised(run)
+                and _is_note(string_of(child), nodes)
+            ):
                 nodes.append(Thing(self._runs([pieces[place]])))
             elif run is not None and child.tag == WORD + "t":
                 # Runs of spaces align columns, which are texts of their own.
@@ -232,54 +214,58 @@ class _Text:
 
     def _node(self, run: Any, child: Any, depth: int) -> Node:
         if run is not None:
-            if child.tag in HYPHENS and not is_code(run) and not is_hidden(run):
+            if child.tag in HYPHENS and not word.is_code(run) and not word.is_hidden(run):
                 return Hyphen(run, HYPHENS[child.tag], child.tag)
-            if (base := container_of(child)) is not None:  # ruby's
+            if (base := word.container_of(child)) is not None:  # ruby's
                 return self._holder(self._runs([(run, child)]), list(pieces_of(base)), base, depth)
             # A part of a field that is not whole here, such as a table of contents, is an end too.
-            return Thing(self._runs([(run, child)]), is_end(run, child) or child.tag in PARTS_OF_FIELDS)
+            return Thing(self._runs([(run, child)]), word.is_end(run, child) or child.tag in word.PARTS_OF_FIELDS)
         if child.tag == ALTERNATIVES and depth < MAX_FIELDS:
             for alternative in child:
                 self.within.append(_Text(alternative, self._copier, depth=depth + 1))
             return Thing([child])
-        if child.tag not in HOLDERS:
-            return Thing([child], is_end(run, child))
-        if is_checkbox(child):
+        if child.tag not in word.HOLDERS:
+            return Thing([child], word.is_end(run, child))
+        if word.is_checkbox(child):
             return Thing([child], is_end=True)  # it stands before another choice, as a list's marker does
-        container = container_of(child)
+        container = word.container_of(child)
         if container is None:
             return Thing([child])
         pieces = list(pieces_of(container))
         if child.tag == WORD + "fldSimple" and not self._is_read(code := child.get(WORD + "instr", ""), pieces):
-            return self._result([child], pieces, child, depth, is_kept=is_citation(code))
+            return self._result([child], pieces, child, depth, is_kept=word.is_citation(code))
         return self._holder([child], pieces, container, depth)
 
     def _holder(self, head: list[Any], pieces: list[Piece], container: Any, depth: int,
                 tail: Sequence[Any] = ()) -> Node:  # fmt: skip
         """A Holder; a Thing between words if it holds none itself."""
-        if any(is_word(run, child) or container_of(child) in self._with_words for run, child in pieces):
+        if any(is_word(run, child) or word.container_of(child) in self._with_words for run, child in pieces):
             holder = Holder(head, self._nodes(pieces, depth), container, list(tail))
             if any(isinstance(node, Holder) or (isinstance(node, Words) and node.text) for node in holder.content):
                 return holder
             return Thing([Level.of(holder)], holder.has_end)  # its words are texts within this one
         every = list(all_pieces(pieces))
         content = [] if container is not None else self._runs(pieces)
-        return Thing([*head, *content, *tail], any(is_end(*piece) for piece in every) or has_part_of_field(every))
+        return Thing(
+            [*head, *content, *tail], any(word.is_end(*piece) for piece in every) or word.has_part_of_field(every)
+        )
 
     def _field(self, pieces: list[Piece], separator: int, depth: int) -> Node:
         """A complex field: its code, a separator (0: none), what it shows, its end."""
         if not separator:
-            code = code_of(pieces)
+            code = word.code_of(pieces)
             return Thing(self._runs(pieces), is_end=code.split()[:1] == ["FORMCHECKBOX"])
         head, shown, tail = pieces[: separator + 1], pieces[separator + 1 : -1], pieces[-1:]
-        if self._is_read(code := code_of(head), shown) and depth < MAX_FIELDS:
+        if self._is_read(code := word.code_of(head), shown) and depth < MAX_FIELDS:
             return self._holder(self._runs(head), shown, None, depth + 1, self._runs(tail))
-        return self._result(self._runs(head), shown, None, depth, self._runs(tail), is_kept=is_citation(code))
+        return self._result(self._runs(head), shown, None, depth, self._runs(tail), is_kept=word.is_citation(code))
 
     def _is_read(self, code: str, shown: list[Piece]) -> bool:
         """Whether what a field shows is read with the sentence around it: a link, or a short reference."""
         text = _shown_words(shown)
-        return is_link(code) or (is_reference(code) and len(text) <= MAX_REFERENCE and needs_translation(text))
+        return word.is_link(code) or (
+            word.is_reference(code) and len(text) <= MAX_REFERENCE and needs_translation(text)
+        )
 
     def _result(self, head: list[Any], shown: list[Piece], container: Any, depth: int,
                 tail: Sequence[Any] = (), *, is_kept: bool = False) -> Thing:  # fmt: skip
@@ -288,7 +274,7 @@ class _Text:
         is_kept: it stays as it is, and the model reads it with its sentence.
         """
         text = _shown_words(shown)
-        has_end = any(is_end(*piece) for piece in all_pieces(shown))
+        has_end = any(word.is_end(*piece) for piece in all_pieces(shown))
         is_kept = is_kept and len(text) <= MAX_REFERENCE and not has_end
         if needs_translation(text) and depth < MAX_FIELDS and not is_kept:
             self.within.append(_Text(container, self._copier, pieces=shown, depth=depth + 1))
@@ -344,9 +330,9 @@ class _Text:
         paragraphs = tree.finish(self._copier)
         self.written.elements = paragraphs[None]
         if self._container is not None:
-            set_children(self._container, self.written.elements)
+            word.set_children(self._container, self.written.elements)
         for paragraph in self._joined:
-            set_children(paragraph, paragraphs.get(paragraph, []))
+            word.set_children(paragraph, paragraphs.get(paragraph, []))
         if self._cap is not None:
             self._give_back_cap()
 
@@ -357,14 +343,14 @@ class _Text:
             own = self._hyphens.get(match[0].casefold())
             for place, tag in own.popleft() if own else ():
                 place += match.start()
-                children += [text_element(model, text[last:place]), model.makeelement(tag)]
+                children += [word.text_element(model, text[last:place]), model.makeelement(tag)]
                 last = place + len(HYPHENS[tag])
-        children.append(text_element(model, text[last:]))
+        children.append(word.text_element(model, text[last:]))
         return self._copier.run_with(model, [child for child in children if child.tag in HYPHENS or child.text])
 
     def _give_back_cap(self) -> None:
         """The first letter goes into the paragraph of the large one."""
-        before = text_of(self._cap).strip()
+        before = word.text_of(self._cap).strip()
         # As many letters as there were, or a word if there was one; with the punctuation before them.
         n_letters = str(len(before)) if len(before) == 1 or self._cap_is_joined else ""
         letters = re.compile(rf"\W*+\w{{1,{n_letters}}}")

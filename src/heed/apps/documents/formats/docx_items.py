@@ -5,12 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from heed.apps.documents.formats.docx_elements import (
-    PROPERTIES,
-    Copier,
-    Joint,
-    set_children,
-)
+from heed.apps.documents.formats.docx_elements import PROPERTIES, Copier, Joint, set_children
 from heed.apps.documents.formats.docx_package import WORD
 from heed.apps.documents.text.items import MAX_DEPTH, Item, Tag
 

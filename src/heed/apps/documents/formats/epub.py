@@ -8,7 +8,7 @@ import re
 from dataclasses import replace
 from urllib.parse import unquote
 
-from heed.apps.documents.formats.charsets import decode
+from heed.apps.documents.formats.charsets import decode, is_utf8
 from heed.apps.documents.formats.html import read_html, with_target_language, write_html
 from heed.apps.documents.formats.packages import Files, check_length, read_files, write_files
 from heed.apps.documents.formats.texts import texts_job
@@ -16,7 +16,7 @@ from heed.apps.documents.formats.words_in_markup import divide_words
 from heed.apps.documents.formats.xml_texts import XMLRules, read_texts, write_texts
 from heed.apps.documents.formats.xml_tokens import XMLDocument, of_characters, read_xml
 from heed.apps.documents.text.items import Item, Tag
-from heed.apps.documents.text.translation import DocumentOptions, TranslationJob
+from heed.apps.documents.text.translation import DocumentJob, DocumentOptions
 from heed.errors import HeedError
 
 _MIMETYPE = b"application/epub+zip"
@@ -30,9 +30,7 @@ _SCRAMBLED = (b"http://www.idpf.org/2008/embedding", b"http://ns.adobe.com/pdf/e
 _ALGORITHM = re.compile(rb"EncryptionMethod[^>]{0,200}?Algorithm\s*=\s*[\"']([^\"']{0,200})")
 
 
-def epub_job(
-    content: bytes, options: DocumentOptions, *, name: str, max_text: int | None = None
-) -> TranslationJob[bytes]:
+def epub_job(content: bytes, options: DocumentOptions, *, name: str, max_text: int | None = None) -> DocumentJob:
     """The book in the other language. HeedError, which calls it `name`, if it is damaged, protected or hostile."""
     files = read_files(content, name=name, kind=".epub")
     by_name = {entry.filename: data for entry, data in files}
@@ -52,10 +50,8 @@ def epub_job(
             text, mark, codec = decode(by_name[part], name=f"{name}: {part}", is_html=True)
             items = read_html(text)
             # XML that declares no charset is UTF-8, unlike a page of a server.
-            marks[part] = (
-                mark,
-                "utf-8" if codec in ("ascii", "cp1252", "latin-1") and _is_utf8(by_name[part]) else codec,
-            )
+            is_plain = codec in ("ascii", "cp1252", "latin-1") and is_utf8(by_name[part])
+            marks[part] = mark, "utf-8" if is_plain else codec
             if not options.attributes:
                 items, left[part] = divide_words(items, of_attributes=True)
         else:
@@ -74,14 +70,6 @@ def epub_job(
             page = with_target_language(items, options.language, options.target) if options.target else items
             changed[part] = mark + write_html(page, codec).encode(codec, errors="replace")
     return write_files(_in_order(files), changed)
-
-
-def _is_utf8(data: bytes) -> bool:
-    try:
-        data.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def _check(by_name: dict[str, bytes], name: str) -> None:

@@ -13,7 +13,14 @@ from heed.apps.documents.formats.plain_text import read_text, write_text
 from heed.apps.documents.formats.subtitles import read_srt, write_srt
 from heed.apps.documents.formats.words_in_markup import divide_words
 from heed.apps.documents.text.items import Item
-from heed.apps.documents.text.translation import DocumentOptions, Translate, TranslationJob, items_job, run_job
+from heed.apps.documents.text.translation import (
+    DocumentJob,
+    DocumentOptions,
+    Translate,
+    TranslationJob,
+    items_job,
+    run_job,
+)
 from heed.errors import HeedError
 
 # Formats that are read and written as bytes: the module of each, and its function, imported when it is needed.
@@ -33,7 +40,7 @@ class Job(Protocol):
 
     def __call__(
         self, content: bytes, options: DocumentOptions, *, name: str, max_text: int | None = None
-    ) -> TranslationJob[bytes]: ...
+    ) -> DocumentJob: ...
 
 
 def _reader_and_writer(format: Format) -> tuple[Reader, Writer]:
@@ -70,7 +77,7 @@ def text_job(text: str, format: Format, options: DocumentOptions, *, codec: str 
 
 def document_job(
     content: bytes, format: Format, options: DocumentOptions, *, name: str, max_text: int | None = None
-) -> TranslationJob[bytes]:
+) -> DocumentJob:
     """A file's content in the other language. HeedError, which calls it `name`, if it is damaged, too long or no text.
 
     A byte order mark stays, and in a page so does the charset; other texts are written in UTF-8. max_text: bytes of the

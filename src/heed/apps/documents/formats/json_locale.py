@@ -15,15 +15,15 @@ from heed.apps.documents.formats.plurals import has_form_for_one, plural_rule
 from heed.apps.documents.formats.texts import Edit, edited, strings_job
 from heed.apps.documents.text.atoms import KEPT, find_messages
 from heed.apps.documents.text.sentences import needs_translation
-from heed.apps.documents.text.translation import DocumentOptions, TranslationJob
+from heed.apps.documents.text.translation import DocumentJob, DocumentOptions
 from heed.errors import HeedError
 
 MAX_DEPTH = 200  # objects and lists within each other
 _SPACE = re.compile(r"[ \t\r\n]*+")
 _STRING = re.compile(r'"(?:[^"\\\x00-\x1f]|\\(?:["\\/bfnrt]|u[0-9A-Fa-f]{4}))*+"')
 _OTHER = re.compile(r"-?(?:0|[1-9]\d*+)(?:\.\d++)?+(?:[eE][-+]?\d++)?+|true|false|null")
-# Beside what every format keeps: references to other texts, and Chrome's names.
-_ATOMS = re.compile(r"\$[A-Za-z0-9_@]{1,60}\$")
+# Beside what every format keeps: Chrome's names, and what ICU shows as it is.
+_ATOMS = re.compile(r"\$[A-Za-z0-9_@]{1,60}\$|'\{[^{}']{1,200}\}'")
 _LANGUAGES = ("@@locale", "locale", "lang", "language")  # keys whose value names the file's language
 _QUOTED_ARGUMENT = re.compile(r"(?<!')'(?=[{}])")
 # Of objects that describe a text, the one that is shown.
@@ -52,9 +52,7 @@ class _Container:
     lead: str = ""
 
 
-def json_job(
-    content: bytes, options: DocumentOptions, *, name: str, max_text: int | None = None
-) -> TranslationJob[bytes]:
+def json_job(content: bytes, options: DocumentOptions, *, name: str, max_text: int | None = None) -> DocumentJob:
     """The file in the other language. HeedError, which calls it `name`, if it is not JSON.
 
     Texts of `options.earlier`, a file of the same kind, stay as they are. max_text: as for `document_job`.
@@ -127,12 +125,8 @@ def _of_forms(asked: list[_String], strings: list[_String], options: DocumentOpt
     texts = {string.path: string.text for string in strings}
     found: list[str] = []
     for string in asked:
-        key = string.path[-1] if string.path else ""
-        other = (
-            texts.get((*string.path[:-1], f"{str(key).removesuffix('one')}other"))
-            if str(key).endswith("_one")
-            else None
-        )
+        key = str(string.path[-1]) if string.path else ""
+        other = texts.get((*string.path[:-1], f"{key[:-3]}other")) if key.endswith("_one") else None
         found.append(string.text if other is None or has_the_same(KEPT, string.text, other) else other)
     return found
 

@@ -7,11 +7,11 @@ import re
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from heed.apps.documents.formats.charsets import MARKS
+from heed.apps.documents.formats.charsets import decode
 from heed.apps.documents.formats.directives import FORMAT, in_order
 from heed.apps.documents.formats.texts import Edit, edited, strings_job
 from heed.apps.documents.text.sentences import needs_translation
-from heed.apps.documents.text.translation import DocumentOptions, TranslationJob
+from heed.apps.documents.text.translation import DocumentJob, DocumentOptions, TranslationJob
 from heed.errors import HeedError
 
 
@@ -63,9 +63,7 @@ _NAMED = {"n": "\n", "t": "\t", "r": "\r", "f": "\f"}
 _ARGUMENT = re.compile(r"\{\d")
 
 
-def properties_job(
-    content: bytes, options: DocumentOptions, *, name: str, max_text: int | None = None
-) -> TranslationJob[bytes]:
+def properties_job(content: bytes, options: DocumentOptions, *, name: str, max_text: int | None = None) -> DocumentJob:
     """The file in the other language, in its charset: UTF-8, or else Latin 1, as Java reads it."""
 
     def decoded(content: bytes) -> tuple[str, str]:
@@ -141,20 +139,13 @@ _SIGNS_OF_STRINGS = {ord('"'): '\\"', ord("\\"): "\\\\", ord("\n"): "\\n", ord("
 
 def strings_file_job(
     content: bytes, options: DocumentOptions, *, name: str, max_text: int | None = None
-) -> TranslationJob[bytes]:
+) -> DocumentJob:
     """The file in the other language, in its charset: UTF-8, or UTF-16 if it has a mark."""
-
-    def decoded(content: bytes, name: str) -> tuple[str, bytes, str]:
-        mark, codec = next(((mark, codec) for mark, codec in MARKS if content.startswith(mark)), (b"", "utf-8"))
-        try:
-            return content.removeprefix(mark).decode(codec), mark, codec
-        except UnicodeDecodeError as error:
-            raise HeedError(f"{name}: byte {error.start + 1} is not {codec}; convert it to UTF-8.") from None
 
     if content.startswith(b"bplist"):
         raise HeedError(f"{name}: compiled for a program; translate the .strings that it was made from.")
-    text, mark, codec = decoded(content, name)
-    earlier = None if options.earlier is None else decoded(options.earlier, "the earlier file")[0]
+    text, mark, codec = decode(content, name=name)
+    earlier = None if options.earlier is None else decode(options.earlier, name="the earlier file").text
     written = yield from _values_job(text, _strings, options, name=name, earlier=earlier)
     return mark + written.encode(codec, errors="replace")
 

@@ -8,7 +8,7 @@ from heed.apps.documents.formats.texts import texts_job
 from heed.apps.documents.formats.xml_texts import XMLRules, read_texts, write_texts
 from heed.apps.documents.formats.xml_tokens import XMLToken, read_xml
 from heed.apps.documents.text.items import Item, Tag
-from heed.apps.documents.text.translation import DocumentOptions, TranslationJob
+from heed.apps.documents.text.translation import DocumentJob, DocumentOptions
 from heed.errors import HeedError
 
 _PARTS = ("content.xml", "styles.xml")
@@ -34,9 +34,7 @@ _RULES = XMLRules(
 )
 
 
-def odf_job(
-    content: bytes, options: DocumentOptions, *, name: str, max_text: int | None = None
-) -> TranslationJob[bytes]:
+def odf_job(content: bytes, options: DocumentOptions, *, name: str, max_text: int | None = None) -> DocumentJob:
     """The document in the other language. HeedError, which calls it `name`, if it is damaged, too large or hostile."""
     files = read_files(content, name=name, kind=".odt")
     by_name = {entry.filename: data for entry, data in files}

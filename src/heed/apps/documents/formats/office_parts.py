@@ -10,7 +10,7 @@ from heed.apps.documents.formats.packages import Files, write_files
 from heed.apps.documents.formats.texts import texts_job
 from heed.apps.documents.formats.xml_tokens import XMLDocument, of_characters, read_xml
 from heed.apps.documents.text.items import Item
-from heed.apps.documents.text.translation import DocumentOptions, TranslationJob
+from heed.apps.documents.text.translation import DocumentJob, DocumentOptions
 from heed.errors import HeedError
 
 _DRAWING = ("http://schemas.openxmlformats.org/drawingml/2006/main", "http://purl.oclc.org/ooxml/drawingml/main")
@@ -31,7 +31,7 @@ TextsOf = Callable[[XMLDocument, DocumentOptions], Iterator[Place]]
 
 def texts_in_parts_job(
     files: Files, parts: Mapping[str, TextsOf], options: DocumentOptions, *, name: str
-) -> TranslationJob[bytes]:
+) -> DocumentJob:
     """The package with the texts of its parts in the other language."""
     documents = {
         entry.filename: read_xml(data, name=f"{name}: {entry.filename}")

@@ -13,7 +13,7 @@ from heed.apps.documents.formats.directives import BRACES, PRINTF, has_the_same,
 from heed.apps.documents.formats.plurals import has_form_for_one, plural_rule, singular_of
 from heed.apps.documents.formats.texts import Edit, edited, strings_job
 from heed.apps.documents.text.atoms import KEPT
-from heed.apps.documents.text.translation import DocumentOptions, TranslationJob
+from heed.apps.documents.text.translation import DocumentJob, DocumentOptions
 from heed.errors import HeedError
 
 WIDTH = 79  # columns of a line, as gettext writes them
@@ -74,9 +74,7 @@ class _Entry:
         return next((_BY_FLAG[name] for flag in self.flags if (name := flag.removesuffix("-format")) in _BY_FLAG), None)
 
 
-def po_job(
-    content: bytes, options: DocumentOptions, *, name: str, max_text: int | None = None
-) -> TranslationJob[bytes]:
+def po_job(content: bytes, options: DocumentOptions, *, name: str, max_text: int | None = None) -> DocumentJob:
     """The file with its translations. HeedError, which calls it `name`, if it is damaged.
 
     Texts of `options.earlier`, a file of the same kind, are taken where it has them. max_text: as for `document_job`.

@@ -2,13 +2,11 @@
 
 from heed.apps.documents.formats.office_parts import drawn_texts, parts_of_types, texts_in_parts_job, types_of
 from heed.apps.documents.formats.packages import check_length, read_files
-from heed.apps.documents.text.translation import DocumentOptions, TranslationJob
+from heed.apps.documents.text.translation import DocumentJob, DocumentOptions
 from heed.errors import HeedError
 
 
-def pptx_job(
-    content: bytes, options: DocumentOptions, *, name: str, max_text: int | None = None
-) -> TranslationJob[bytes]:
+def pptx_job(content: bytes, options: DocumentOptions, *, name: str, max_text: int | None = None) -> DocumentJob:
     """The presentation in the other language. HeedError, which calls it `name`, if it is damaged or hostile."""
     files = read_files(content, name=name, kind=".pptx")
     parts = parts_of_types(files, ("slide+xml", "notesSlide+xml"), name)

@@ -52,6 +52,8 @@ _LIKE_TAG = re.compile(r"<(?=[^<>]{0,200}>)")
 _LIKE_TIMES_BEFORE = re.compile(r"^(\{\d+\}|\[\d+\])(?=[\[{])")
 LINE_CODES = re.compile(rf"(?:{_S}(?:\{{\\[^{{}}]{{0,200}}\}}|\{{[A-Za-z]:[^{{}}]{{0,100}}\}}))*{_S}")
 _DASH = re.compile(rf"{_S}(?:[-‐‑–—−]|>{{2,3}}|(?:&gt;){{2,3}}){_S}")  # before a line of another speaker
+# A line that stands alone: for the deaf, of a song, or with its speaker's name.
+_ALONE = re.compile(rf"{_S}(?:\[[^\[\]]*+\]{_S}\Z|\([^()]*+\){_S}\Z|[♪♫#]|[A-Z][A-Z\d .'’-]{{1,29}}:{_S}\S)")
 _REFERENCE = re.compile(r"&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z]{2,8});")
 _REFERENCED = set("<>&\"'\xa0\u200e\u200f")  # characters that are often written as references
 _Line = tuple[str, str]  # and its end
@@ -185,7 +187,9 @@ class _Reader:
                 if part:
                     self._items.append(self._tag(part) if k % 2 else self._resolve(part))
             after = lines[i + 1][0] if i + 1 < len(lines) else ""
-            goes_on = bool(after.strip()) and _dash_in(self._parts(after)) is None
+            words, words_after = ("".join(self._parts(one)[::2]) for one in (line, after))
+            is_apart = _ALONE.match(words_after) or (words.rstrip()[-1:] in "])♪♫#" and _ALONE.match(words))
+            goes_on = bool(after.strip()) and not is_apart and _dash_in(self._parts(after)) is None
             break_before = Tag("break" if goes_on else "cut", end)
             if end:
                 self._items.append(break_before)

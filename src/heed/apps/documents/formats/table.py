@@ -8,7 +8,7 @@ from typing import NamedTuple
 from heed.apps.documents.formats.charsets import decode
 from heed.apps.documents.formats.texts import Edit, edited, strings_job
 from heed.apps.documents.text.sentences import needs_translation
-from heed.apps.documents.text.translation import DocumentOptions, TranslationJob
+from heed.apps.documents.text.translation import DocumentJob, DocumentOptions
 from heed.errors import HeedError
 
 _DELIMITERS = ",;\t|"
@@ -26,9 +26,7 @@ class _Cell(NamedTuple):
     is_quoted: bool
 
 
-def table_job(
-    content: bytes, options: DocumentOptions, *, name: str, max_text: int | None = None
-) -> TranslationJob[bytes]:
+def table_job(content: bytes, options: DocumentOptions, *, name: str, max_text: int | None = None) -> DocumentJob:
     """The table with the cells of `options.columns`, or of all columns, in the other language."""
     text, mark, _ = decode(content, name=name)
     delimiter = _delimiter(text)

@@ -8,13 +8,16 @@ from heed.apps.documents.formats.texts import texts_job
 from heed.apps.documents.formats.words_in_markup import WordsInMarkup
 from heed.apps.documents.formats.xml_texts import TextReader, XMLRules
 from heed.apps.documents.formats.xml_tokens import XMLDocument, XMLToken, read_xml, write_xml
-from heed.apps.documents.text.translation import DocumentOptions, TranslationJob
+from heed.apps.documents.text.items import Item, Tag
+from heed.apps.documents.text.translation import DocumentJob, DocumentOptions
 from heed.errors import HeedError
 
 _WAITING = ("new", "needs-translation", "initial")  # states of a target that has no words of its own yet
 _STATE = re.compile(r"""\sstate(?:-qualifier)?\s*=\s*(?:"[^"]*"|'[^']*')""")
 _END = re.compile(r"(/?>)\Z")  # of a tag
 _NAME = re.compile(r"<([^\s/>]+)")
+_BEGINS, _ENDS = frozenset(("bpt", "bx", "sc")), frozenset(("ept", "ex", "ec"))  # codes of a format
+_ID = re.compile(r"""\s(?:id|rid|startRef)\s*=\s*["']([^"']*)""")
 _KEPT = frozenset("alt-trans matches notes note ignorable".split())  # what holds no source of its own
 # Codes of the original format stay, content included; the words of protected marks are read with their sentence.
 _RULES = XMLRules(
@@ -42,9 +45,7 @@ class _Unit:
     holder: int
 
 
-def xliff_job(
-    content: bytes, options: DocumentOptions, *, name: str, max_text: int | None = None
-) -> TranslationJob[bytes]:
+def xliff_job(content: bytes, options: DocumentOptions, *, name: str, max_text: int | None = None) -> DocumentJob:
     """The file with its targets. HeedError, which calls it `name`, if it is damaged or of another kind."""
     document = read_xml(content, name=name)
     is_new = _version(document, name) == "2"
@@ -60,7 +61,7 @@ def xliff_job(
     inner = WordsInMarkup(document.raw(0, len(document.tokens)))
     reader = TextReader(document, _RULES, inner)
     texts = [
-        [] if unit.key in known else reader.text(unit.segments + 1, document.tokens[unit.segments].end)
+        [] if unit.key in known else _paired(reader.text(unit.segments + 1, document.tokens[unit.segments].end))
         for unit in units
     ]
     translated = yield from texts_job(texts, options)
@@ -91,6 +92,30 @@ def xliff_job(
             markup = _END.sub(rf' {name_of_target}="{options.target}"\1', token.markup)
             edits[place] = (place + 1, markup)
     return document.edited(edits)
+
+
+def _paired(items: list[Item]) -> list[Item]:
+    """The items, where codes that begin and end a format are the tags of an element, if they are nested as such."""
+    paired = [*items]
+    opened: list[tuple[str, int]] = []  # an element's name, or a code's id, and its place
+    for place, item in enumerate(items):
+        if not isinstance(item, Tag) or item.kind in ("break", "spelling"):
+            continue
+        own = _ID.findall(str(item.markup).partition(">")[0])[-1:] if item.name in _BEGINS | _ENDS else [item.name]
+        if item.kind == "cut":
+            opened.clear()
+        elif item.kind == "open" or item.name in _BEGINS:
+            opened += [(name, place) for name in own]
+        elif item.kind == "close" or item.name in _ENDS:
+            while opened and item.kind == "close" and opened[-1][0] != item.name:
+                opened.pop()  # a code without an end
+            if opened and own == [opened[-1][0]]:
+                _, first = opened.pop()
+                if item.kind == "atom":
+                    name, opening = f"{item.name} {own[0]}", items[first]
+                    assert isinstance(opening, Tag)
+                    paired[first], paired[place] = Tag("open", opening.markup, name), Tag("close", item.markup, name)
+    return paired
 
 
 def _version(document: XMLDocument, name: str) -> str:

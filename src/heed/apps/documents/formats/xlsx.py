@@ -13,7 +13,7 @@ from heed.apps.documents.formats.office_runs import Runs, read_runs
 from heed.apps.documents.formats.packages import check_length, read_files
 from heed.apps.documents.formats.xml_tokens import XMLDocument, XMLToken, words_of
 from heed.apps.documents.text.items import Item, Tag
-from heed.apps.documents.text.translation import DocumentOptions, TranslationJob
+from heed.apps.documents.text.translation import DocumentJob, DocumentOptions
 from heed.errors import HeedError
 
 _STRINGS = frozenset(("si", "is", "text"))  # elements that hold a cell's text, or a note's
@@ -28,9 +28,7 @@ _LIKE_CHARACTER = re.compile(r"_(?=x[0-9A-Fa-f]{4}_)")
 _PIECES = re.compile(r"(_x[0-9A-Fa-f]{4}_|\r?\n)")
 
 
-def xlsx_job(
-    content: bytes, options: DocumentOptions, *, name: str, max_text: int | None = None
-) -> TranslationJob[bytes]:
+def xlsx_job(content: bytes, options: DocumentOptions, *, name: str, max_text: int | None = None) -> DocumentJob:
     """The workbook in the other language. HeedError, which calls it `name`, if it is damaged or hostile."""
     files = read_files(content, name=name, kind=".xlsx")
     by_name = {entry.filename: data for entry, data in files}

@@ -58,6 +58,7 @@ class Sentence(NamedTuple):
 
 # Yields sentences, is sent a translation of each, and returns the result, such as a document.
 TranslationJob = Generator[list[Sentence], Sequence[Translated], T]
+DocumentJob = TranslationJob[bytes]  # of a whole file
 
 # The model reads a space, and nothing where a word may be divided. Few corpora have no-break spaces, and to a model
 # that has seen none a word behind one is another word.
