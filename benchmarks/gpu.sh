@@ -1,25 +1,26 @@
 #!/usr/bin/env bash
-# What a GPU makes of Heed, in half an hour and without a network: versions, whether its losses and tests are right,
-# training and search of all presets, CTranslate2 and a plain PyTorch loop on the same card, a profile, peak memory.
+# What a GPU makes of Heed, without a network: first whether results are right, then how fast it trains and searches,
+# where the time goes, and what CTranslate2 and a plain PyTorch loop do on the same card. What matters most comes first.
 # Each part takes at most a quarter of the time and writes OUT/PART.json; one that is there is not measured again.
-# OUT/results.json has all of them, and OUT/results.md the same as a table.
+# OUT/results.json has all of them, OUT/results.md the same as a table, and OUT/PART.log what was said.
 #
-#   benchmarks/gpu.sh                          # all parts, into gpu-results/
+#   benchmarks/gpu.sh                 # all parts, into gpu-results/, in half an hour
+#   MINUTES=9 benchmarks/gpu.sh       # what ten minutes hold; the same command again measures more
 #   OUT=folder benchmarks/gpu.sh train-base decode-512-4-base
-#   MINUTES=60 benchmarks/gpu.sh               # parts that half an hour leaves out, the last ones first, take it
-#   SMALL=1 HEED_DEVICE=cpu benchmarks/gpu.sh  # tiny shapes, to try the script itself
-#   PYTHON=python benchmarks/gpu.sh            # a Python that has PyTorch and what pyproject.toml asks for
+#   SMALL=1 benchmarks/gpu.sh         # tiny shapes on a CPU, to try the script itself
+#   PYTHON=python benchmarks/gpu.sh   # a Python that has PyTorch and what pyproject.toml asks for
 set -euo pipefail
 cd "$(dirname "$0")/.."
 OUT=${OUT:-gpu-results} PYTHON=${PYTHON:-python3} SMALL=${SMALL:-} MINUTES=${MINUTES:-30}
 export PYTHONPATH=src${PYTHONPATH:+:$PYTHONPATH}
+[ -z "$SMALL" ] || export HEED_DEVICE=${HEED_DEVICE:-cpu}
 mkdir -p "$OUT"
 
 parts=("$@")
-# What matters most comes first.
 [ $# -gt 0 ] || parts=(
-  versions losses train-base decode-512-4-base ctranslate2-512-4-base plain-512-4-base torch-base
-  train-{big,tiny} r-drop-base decode-512-1-base profile-base tests
+  versions check-adam-losses-search check-training train-base decode-512-4-base profile-base train-big
+  check-ceilings-relu-varlen train-tiny decode-512-1-base losses ctranslate2-512-4-base plain-512-4-base torch-base
+  {uncompiled,plain,r-drop}-base tests
   torch-{big,tiny} ctranslate2-512-{1-base,4-big} decode-512-{1,4}-{tiny,big} decode-32-4-base r-drop-{tiny,big}
   profile-{tiny,big} decode-32-{1-base,1-big,4-big} memory
 )
@@ -41,15 +42,21 @@ for part in "${parts[@]}"; do
     preset=tiny shape=(--vocab 500 --tokens 500) lengths=(--vocab 500 --src-len 5 --tgt-len 5)
     sizes=(--vocab 500 --tokens 300 500 --presets tiny) forced=(--vocab 500 --forced 5 --sentences 16)
   fi
-  kernels=${HEED_KERNELS:-} programs=()
+  switches=() programs=()
   [ "$device" != cpu ] || programs=(--only heed-fp32-1x2 ct2-fp32-1x2)
   IFS=- read -r _ batch beam _ <<< "$part"
   case $part in
     versions | tests | losses) command=(benchmarks/gpu_parts.py "$part") ;;
     memory) command=(benchmarks/gpu_parts.py memory "${sizes[@]}") ;;
-    train-*) command=(-m heed bench train --preset "$preset" "${shape[@]}" --json) ;;
+    check-*)
+      IFS=- read -ra checks <<< "$part"
+      command=(benchmarks/gpu_checks.py "${checks[@]:1}" ${SMALL:+--small})
+      ;;
+    plain-*) switches=(HEED_KERNELS=0) ;;& # the plain network, to compare with
+    uncompiled-*) switches=(HEED_COMPILE=0) ;;&
+    train-* | plain-[a-z]* | uncompiled-*) command=(-m heed bench train --preset "$preset" "${shape[@]}" --json) ;;
     r-drop-*) command=(-m heed bench train --preset "$preset" "${shape[@]}" --consistency 3 --json) ;;
-    decode-* | plain-*) command=(-m heed bench decode --preset "$preset" --batch "$batch" --beam "$beam" "${lengths[@]}" --json) ;;
+    decode-* | plain-[0-9]*) command=(-m heed bench decode --preset "$preset" --batch "$batch" --beam "$beam" "${lengths[@]}" --json) ;;
     ctranslate2-*)
       command=(
         benchmarks/decode_peers.py --preset "$preset" --batch "$batch" --beam "$beam" "${forced[@]}" --device "$device"
@@ -57,12 +64,16 @@ for part in "${parts[@]}"; do
       )
       ;;
     torch-*) command=(benchmarks/gpu_parts.py torch --presets "$preset" "${shape[@]}") ;;
-    profile-*) command=(benchmarks/profile_step.py --preset "$preset" "${shape[@]}" ${SMALL:+--steps 3}) ;;
+    profile-*)
+      command=(benchmarks/profile_step.py --preset "$preset" "${shape[@]}" --steps $((SMALL ? 3 : 20)))
+      command+=(--trace "$OUT/trace-$preset.json.gz")
+      ;;
     *) echo "$part: unknown part; the head of $0 names them" >&2; exit 2 ;;
   esac
   echo "$part"
-  [[ $part != plain-* ]] || kernels=0  # the plain network's search, to compare with
-  if HEED_KERNELS=$kernels timeout $((seconds < MINUTES * 15 ? seconds : MINUTES * 15)) "$PYTHON" "${command[@]}" > "$target.part" 2> "$OUT/$part.log"; then
+  most=$((seconds < MINUTES * 15 ? seconds : MINUTES * 15))
+  # In a process group of its own, all of which ends with it: compilers, too.
+  if timeout -k 5 "$most" env "${switches[@]}" "$PYTHON" "${command[@]}" > "$target.part" 2> "$OUT/$part.log" < /dev/null; then
     mv "$target.part" "$target"
   else
     failed+=("$part")

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import torch
 
 PROJECT = Path(__file__).resolve().parents[1]
+LEFT_TO_OTHERS = ("PyTorch's operations", "the plain network", "without CUDA graphs")
 N_WINDOWS, WINDOW_SECONDS = 5, 3.0  # as heed bench train's
 LOSSES_RECIPE = """
 preset = "tiny"
@@ -220,13 +221,25 @@ def summary(folder: Path) -> None:
         "|---|---|---|---|",
     ]
     for name, part in parts.items():
-        if name.startswith(("train-", "r-drop-", "decode-", "plain-")):
+        if name.startswith(("train-", "uncompiled-", "r-drop-", "decode-", "plain-")):
             lines.append(_row(name, part))
         elif name.startswith(("torch-", "ctranslate2-")):
             lines += [_row(f"{name}, {program}", row) for program, row in part.items()]
     for name in ("tests", "losses"):
         facts = {key: value for key, value in parts.get(name, {}).items() if key not in ("losses", "skipped")}
         lines += ["", *(f"- {name}, {key}: {value}" for key, value in facts.items())]
+    for name, part in parts.items():
+        if name.startswith("check-"):
+            lines += [f"- {name}: {json.dumps(facts)}" for facts in part["checks"]]
+            for facts in part["wrong"]:
+                print(f"{name}, wrong: {json.dumps(facts)}", file=sys.stderr)
+        elif name.startswith("profile-"):
+            longest = ", ".join(f"{one['name'][:40]} {one['ms_per_step']:.2f} ms" for one in part["operations"][:6])
+            lines.append(f"- {name}, {part['launches_per_step']:.0f} launches a step: {longest}")
+    # What left a part to the plain road, or to steps without graphs: its figure means that.
+    for log in sorted(folder.glob("*.log")):
+        said = log.read_text(encoding="utf-8", errors="replace").splitlines()
+        lines += [f"- {log.stem} said: {line}" for line in said if any(words in line for words in LEFT_TO_OTHERS)]
     (folder / "results.md").write_text("\n".join(lines) + "\n")
 
 

@@ -1,7 +1,7 @@
 """Where the time of a training step goes: torch.profiler's record of twenty steps, as JSON.
 
     python benchmarks/profile_step.py --preset base
-    python benchmarks/profile_step.py --preset base --trace step.json     # to open in chrome://tracing
+    python benchmarks/profile_step.py --preset base --trace step.json.gz  # to open in chrome://tracing
 
 Per step: seconds on the clock, seconds in kernels of the device, their number, and the operations that take longest by
 their own time, on the device if that is a GPU, else on the CPU.

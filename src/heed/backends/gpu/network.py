@@ -21,7 +21,7 @@ from heed.model.transformer import CrossAttention, DecoderLayer, EncoderLayer, F
 def check_window(attention: Callable[..., Any]) -> None:
     """ImportError if this attention takes no window, which keeps a target's tokens from the future."""
     if "window_size" not in inspect.signature(attention).parameters:
-        raise ImportError(f"varlen_attn of PyTorch {torch.__version__} has no window_size")
+        raise ImportError(f"they need PyTorch 2.11 or newer, and this is {torch.__version__}")
 
 
 check_window(varlen_attn)
