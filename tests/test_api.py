@@ -116,6 +116,13 @@ WRONG = {  # what a program may write → what the error says
     'heed.average("nowhere", 0)': "expected a number from 1",
     'heed.export("nowhere", "out", "x")': "expected huggingface",
     'heed.import_("nowhere", "out", "x")': "expected huggingface or marian",
+    'heed.import_("opus-mt-en-de", "out")': "to download it: heed import opus-mt-en-de",
+    't.translate("two", target=5)': "target is of type int",
+    'heed.compare({"a": ["x"], "b": ["x", "y"]}, ["b"])': "b: 2 lines, 1 references",
+    "heed.Transformer(5, vocab_size=9)": "arch is of type int",
+    'heed.train_tokenizer(["a"], 600)': "expected TokenizerSettings",
+    "heed.read_recipe(5)": "recipe is of type int",
+    'heed.train("multi30k-en-de", "runs/x", on_step=5)': "on_step is of type int",
 }
 PROGRAM = """
 import json, sys, heed
@@ -146,6 +153,7 @@ def test_names_are_those_of_the_verbs_and_representations_are_short(tmp_path, nu
     assert dir(heed) == sorted(heed.__all__)
     assert repr(heed.Architecture(n_layers=2)) == "Architecture(n_layers=2)"
     assert "alternatives" not in repr(translator.translate("two", n_best=3))
+    assert "cross: (1, " in repr(translator.attention("two", "zwei"))
     assert heed.evaluate(translator, ["two"], ["zwei"]).n_lines == 1
     assert heed.bleu(["a b c d"], ["x"], ["a b c d"]).value == pytest.approx(100)
 

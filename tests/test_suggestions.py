@@ -98,6 +98,7 @@ LINES = "".join(f"line {i}\n" for i in range(20))
         ("data ls", "did you mean heed data list?"),
         ("data get wmt14", "did you mean wmt14-en-de or wmt14-en-fr?"),
         ("--verbose", "messages are on standard error"),
+        ("serve M --api-keys", "Option '--api-keys' requires an argument"),
         ("evaluate M", "Example: heed evaluate"),
     ],
 )

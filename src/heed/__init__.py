@@ -90,6 +90,10 @@ _HOMES = {
     "train_tokenizer": "heed.text.tokenizer",
     "tune_process": "heed.runtime.process_tuning",
 }
+# Names that people guess → where it is.
+_ELSEWHERE = dict.fromkeys(("translate", "pipeline", "score", "Model"), "load(FOLDER).translate and .log_probs") | {
+    "Trainer": "train", "version": "__version__", "eval": "evaluate", "finetune": "train", "parse": "Parser"
+}  # fmt: skip
 __all__ = [*sorted(_HOMES), "__version__"]
 
 
@@ -105,7 +109,8 @@ if not TYPE_CHECKING:  # a checker that saw it would take any misspelt name for 
         elif name == "__version__":
             value = _version()
         else:
-            raise AttributeError(f"module 'heed' has no attribute {name!r}")
+            hint = f"; see heed.{_ELSEWHERE[name]}" if name in _ELSEWHERE else ""
+            raise AttributeError(f"module 'heed' has no attribute {name!r}{hint}")
         globals()[name] = value
         return value
 

@@ -11,7 +11,7 @@ from heed.config import shown
 from heed.data.corpora.download import Corpora
 from heed.decoding.settings import DecodingOptions
 from heed.decoding.translator import Translator
-from heed.errors import HeedError, check_texts
+from heed.errors import HeedError, check_texts, check_type
 from heed.evaluation.tokenization import TokenizationChoice, check_tokenization, choose_tokenization
 from heed.model_folder import read_config
 from heed.runs.recipe import Recipe, read_recipe
@@ -60,17 +60,19 @@ def train(
         is loaded with `heed.load(folder, network=…)`. On a CPU it trains in one process, unless its package is
         installed and offers it (docs/explain/extending.md).
 
-    track: the module trackio or wandb, in which the run gets its settings, curves and sample translations, under
-        `project`. Nothing is imported or sent without it.
+    track: trackio or wandb, the module or its name, in which the run gets its settings, curves and sample translations,
+        under `project`. Nothing is imported or sent without it.
 
     HeedError is raised for what you can mend, and says how; Stopped after SIGINT, SIGTERM or SIGHUP, when the state is
     saved. Under torchrun the evaluations are the first worker's; the others have none.
     """
     from heed.model.networks import give
-    from heed.runs.tracking import train_tracked
+    from heed.runs.tracking import board_named, train_tracked
     from heed.runs.train import train_recipe
     from heed.training.callbacks import Callbacks
 
+    check_type(Callable, "a function", report=report)
+    check_type(Callable | None, "a function", on_step=on_step, on_validation=on_validation)
     run = as_path(run)
     wanted = recipe if isinstance(recipe, Recipe) else read_recipe(recipe)
     if network is not None:
@@ -80,7 +82,8 @@ def train(
     if track is None:
         evaluations = train_recipe(wanted, run, downloads, callbacks=callbacks)
     else:
-        evaluations = train_tracked(wanted, run, downloads, board=track, project=project, callbacks=callbacks)
+        board = board_named(track) if isinstance(track, str) else track
+        evaluations = train_tracked(wanted, run, downloads, board=board, project=project, callbacks=callbacks)
     return TrainedRun(run / "model", tuple(evaluations))
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, replace
 
 from heed.config import shown
-from heed.errors import HeedError
+from heed.errors import HeedError, check_type
 from heed.model_folder import UNKNOWN_LANGUAGES, ModelCard
 from heed.text.languages import SEVERAL, Languages, find_language, is_known
 from heed.text.line_rules import is_blank
@@ -49,6 +49,7 @@ class Direction:
         """These languages in place of its own. HeedError if the model does not translate between them."""
         if source is None and target is None:
             return self
+        check_type(str | None, "a language's code", source=source, target=target)
         if self.of_several is None:
             for code, known in zip((source, target), self.languages, strict=True):
                 if code is not None and known not in UNKNOWN_LANGUAGES and find_language(code, [known]) is None:

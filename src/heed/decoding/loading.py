@@ -41,7 +41,7 @@ def ready_models(
     Where Heed's kernels search, weights are packed as they are read, and PyTorch is not imported; else they are those
     of modules on the device.
     """
-    device_name = search_device(device)
+    device_name = search_device(None if device is None else str(device))  # torch.device, too
     chosen = folder_precision(folders[0], precision, device_name=device_name, report=report)
     models: list[SearchModel] = []
     for folder in folders:

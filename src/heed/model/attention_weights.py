@@ -28,6 +28,11 @@ class AttentionWeights:
     decoder: Float[Tensor, "decoder_layer head tgt tgt"]
     cross: Float[Tensor, "decoder_layer head tgt src"]
 
+    def __repr__(self) -> str:
+        return (
+            f"AttentionWeights({', '.join(f'{name}: {tuple(weights.shape)}' for name, weights in vars(self).items())})"
+        )
+
 
 @torch.inference_mode()
 def attention_weights(model: Transformer, src_ids: Sequence[int], tgt_in_ids: Sequence[int]) -> AttentionWeights:

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 
-from heed.errors import HeedError
+from heed.errors import HeedError, check_type
 from heed.model.architecture import Activation, Architecture, SinusoidForm
 from heed.model.attention import Attend, AttentionMask, Dropout, attention, causal_mask, key_mask
 
@@ -227,6 +227,7 @@ class Transformer(nn.Module):
     def __init__(self, arch: Architecture, vocab_size: int, src_vocab_size: int | None = None):
         """vocab_size: the target's; src_vocab_size: the source's, if it differs."""
         super().__init__()
+        check_type(Architecture, "an Architecture", arch=arch)
         self.arch, self.vocab_size, self.src_vocab_size = arch, vocab_size, src_vocab_size or vocab_size
         if arch.share == "all" and self.src_vocab_size != vocab_size:
             raise HeedError(

@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from heed.config import Settings, current_names, cut, merged, parse_override, read_toml, shown, toml_tables, validated
 from heed.data.settings import DataSettings
 from heed.decoding.settings import DecodingSettings
-from heed.errors import HeedError, check_texts
+from heed.errors import HeedError, check_texts, check_type
 from heed.evaluation.tokenization import TokenizationChoice
 from heed.model.architecture import DROPOUTS, Architecture
 from heed.model_folder import read_config
@@ -140,6 +140,7 @@ def read_recipe(recipe: str | Path, overrides: Sequence[str] = ()) -> Recipe:
 
     The file names in it are taken from the recipe's folder, those of overrides from the current folder.
     """
+    check_type(str | Path, "a recipe's name or path", recipe=recipe)
     if is_run_folder(recipe):
         if not (Path(recipe) / RUN_CONFIG).is_file():
             hint = run_meant(recipe) or "name a run, or the file of a recipe."

@@ -18,7 +18,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import models, trainers
 
 from heed.config import Settings, shown
-from heed.errors import HeedError
+from heed.errors import HeedError, check_type, refuse_text
 from heed.runtime.files import whole_file
 from heed.text.prefix import Prefix, Spellings
 from heed.text.segmentation import (
@@ -334,6 +334,8 @@ def train_tokenizer(
 
     Memory grows with the number of different words, not of lines.
     """
+    refuse_text(lines=lines)
+    check_type(TokenizerSettings, "TokenizerSettings", settings=settings)
     # Every byte is in the vocabulary, so that no text is unknown.
     alphabet = sorted(BYTES)
     common: dict[str, Any] = {

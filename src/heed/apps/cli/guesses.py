@@ -15,6 +15,7 @@ VERBS = {
     "evaluate": "eval test validate bleu sacrebleu chrf metrics",
     "compare": "ter comet significance bootstrap paired-bs",
     "recipe list": "list ls recipes presets models",
+    "recipe show": "cat new init config",
     "data list": "list ls corpora corpus datasets",
     "data get": "download fetch",
     "data check": "clean filter",
@@ -30,7 +31,7 @@ VERBS = {
     "doctor": "check env environment diagnose gpu status system",
     "translate-file": "document docx file",
     "--version": "version",
-    "--help": "help docs",
+    "--help": "help docs tutorial",
 }
 # How files are named, for verbs of which people expect that they take them in this order.
 FORMS = {

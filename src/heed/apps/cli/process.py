@@ -170,7 +170,7 @@ def _run(app: typer.Typer, arguments: list[str]) -> int:
         if error.ctx is None or error.message != error.ctx.get_help():  # without a verb the help is the message
             error.message = printable(error.message)
         verb = error.ctx.command if error.ctx is not None else None
-        if option := getattr(error, "option_name", None):
+        if verb is not None and (option := getattr(error, "option_name", None)):
             # Of -src, as OpenNMT has it, the parser names -s.
             word = next((each for each in arguments if each[:2] == option and each[2:]), option)
             meant = option_meant(word, verb)

@@ -6,7 +6,7 @@ approximate randomisation (Riezler and Maxwell 2005). Each system is compared wi
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -129,7 +129,7 @@ class Comparison:
 
 
 def compare(
-    systems: Sequence[tuple[str, Sequence[str]]],
+    systems: Sequence[tuple[str, Sequence[str]]] | Mapping[str, Sequence[str]],
     references: Sequence[str],
     *,
     tokenize: TokenizationChoice = "auto",
@@ -150,6 +150,7 @@ def compare(
     HeedError for fewer than two systems, too many sentences, or numbers of lines that differ; CometFailed.
     """
     # Metrics: their signatures name the tokenisation, and the seed of the resampling.
+    systems = list(systems.items()) if isinstance(systems, Mapping) else systems
     _check(systems, references, sources)
     seed = check_seed()
     bleu, chrf = bleu_metric(choose_tokenization(tokenize, references, language=language)), CHRF()

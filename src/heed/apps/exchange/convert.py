@@ -6,10 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal, get_args
 
+from heed.apps.exchange.hub import hub_model
 from heed.errors import HeedError
 from heed.model_folder import MODEL_FOLDER_NAMES, copy_model, load_model, model_card
 from heed.runtime.extensions import extension, installed
-from heed.runtime.files import check_replaceable, whole_folder
+from heed.runtime.files import as_path, check_replaceable, whole_folder
 from heed.runtime.progress import progress
 
 ExportFormat = Literal["huggingface", "ctranslate2", "marian"]
@@ -79,11 +80,12 @@ def import_(
     report: of settings of its search that change translations and that Heed lacks. HeedError if it is damaged, or of
     another kind than Heed's networks are.
     """
-    path, out = Path(path), Path(out)
+    path, out = as_path(path), as_path(out)
     if kind not in get_args(ImportFormat):
         raise HeedError(f"--from {kind}: expected {' or '.join(get_args(ImportFormat))}.")
     if not os.path.exists(path):  # Path.exists raises for a name that is too long
-        raise HeedError(f"{path}: no such file or folder.")
+        hint = f"; to download it: heed import {path}" if hub_model(str(path)) else ""
+        raise HeedError(f"{path}: no such file or folder{hint}.")
     check_replaceable(out, MODEL_FOLDER_NAMES)
     if kind == "huggingface":
         from heed.apps.exchange.huggingface import load

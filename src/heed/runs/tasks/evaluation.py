@@ -88,8 +88,8 @@ def evaluate_translations(
     exchanged = translator.log_probs([references[i] for i in scored[:100]], [sources[i] for i in scored[:100]])
     if _per_token(exchanged) > _per_token(log_probs[:100]) + 2:  # nats; the sides of a good model differ by more
         translator.report(
-            f"{name}: its sides seem to be exchanged: to this model, the sources are likelier translations of the "
-            "references than these of the sources."
+            f"{name}: its sides seem to be exchanged: to this model, the sources are far more probable as translations "
+            "of the references than the other way round."
         )
     started = time.perf_counter()
     translations = translator.translate(sources)
