@@ -90,10 +90,7 @@ _HOMES = {
     "train_tokenizer": "heed.text.tokenizer",
     "tune_process": "heed.runtime.process_tuning",
 }
-# Names that people guess → where it is.
-_ELSEWHERE = dict.fromkeys(("translate", "pipeline", "score", "Model"), "load(FOLDER).translate and .log_probs") | {
-    "Trainer": "train", "version": "__version__", "eval": "evaluate", "finetune": "train", "parse": "Parser"
-}  # fmt: skip
+_OF_TRANSLATOR = ("translate", "score", "pipeline", "Model")  # names that people look for here
 __all__ = [*sorted(_HOMES), "__version__"]
 
 
@@ -109,7 +106,7 @@ if not TYPE_CHECKING:  # a checker that saw it would take any misspelt name for 
         elif name == "__version__":
             value = _version()
         else:
-            hint = f"; see heed.{_ELSEWHERE[name]}" if name in _ELSEWHERE else ""
+            hint = "; see heed.load(FOLDER).translate and .log_probs" if name in _OF_TRANSLATOR else ""
             raise AttributeError(f"module 'heed' has no attribute {name!r}{hint}")
         globals()[name] = value
         return value

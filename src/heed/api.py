@@ -71,7 +71,6 @@ def train(
     from heed.runs.train import train_recipe
     from heed.training.callbacks import Callbacks
 
-    check_type(Callable, "a function", report=report)
     check_type(Callable | None, "a function", on_step=on_step, on_validation=on_validation)
     run = as_path(run)
     wanted = recipe if isinstance(recipe, Recipe) else read_recipe(recipe)

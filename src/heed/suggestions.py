@@ -84,12 +84,10 @@ SYNONYMS = {
     "dry_run": "dryrun simulate estimate check",
     "max_chars": "char_limit",
     "max_texts": "batch_limit",
-    "queue": "queue_size max_queue",
     "root_path": "url_prefix base_path",
     "no_page": "disable_web_ui no_ui headless",
     "no_metrics": "metrics",
     "cors": "cors_origins allow_origins",
-    "glossary": "constraints terminology terms",
     "workers": "num_workers n_workers jobs n_jobs processes",
 }
 # What Heed, or a verb, has no name for: what to do → the names.
