@@ -7,6 +7,7 @@ words that were made up fill the embedding's rows.
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ from heed.text.sentencepiece_model import CONTROL, NORMAL, UNKNOWN, SentencePiec
 from heed.text.tokenizer import SpecialIds
 from heed.text.tokenizer_file import read_tokenizer_file
 
-BOS = "<s>"
+BOS, MASK = "<s>", "<mask>"
 MODEL_FILE = "sentencepiece.bpe.model"
 SPECIAL = SpecialIds(pad=1, bos=2, eos=2, unk=3)
 SPECIAL_PIECES = [BOS, PAD, EOS, UNK]  # ids 0 to 3
@@ -55,19 +56,50 @@ def write_vocabularies(
     tokenizer: SentencePieceTokenizer, languages: Languages, out: Path, *, max_positions: int
 ) -> None:
     """The files that `AutoTokenizer` loads. HeedError for languages or a tokenizer that none of its classes has."""
-    name, _ = tokens_of(languages)
+    name, tokens = tokens_of(languages)
     model, pieces = tokenizer.tgt.model, tokenizer.tgt.pieces
-    if name not in ("m2m100", "wmt21", "mbart50") or model is None or pieces is None or tokenizer.special != SPECIAL:
-        raise HeedError(
-            "its tokenizer and languages are not those of M2M100, SMaLL-100 or mBART-50, whose files Heed writes; for "
-            "NLLB take --to ctranslate2."
-        )
+    if not name or model is None or pieces is None or tokenizer.special != SPECIAL:
+        raise HeedError("its tokenizer and languages are not those of M2M100, NLLB, SMaLL-100 or mBART-50.")
     (out / MODEL_FILE).write_bytes(model.protobuf())
     config: dict[str, Any] = {"tokenizer_class": "MBart50Tokenizer", "model_max_length": max_positions}
-    if name != "mbart50":
+    if name == "nllb200":
+        write_json(out / "tokenizer.json", _nllb_json(model, pieces, tokens))
+        config |= {"tokenizer_class": "NllbTokenizer", "extra_special_tokens": list(tokens)}
+    elif name != "mbart50":
         write_json(out / "vocab.json", {piece: i for i, piece in enumerate(pieces) if piece is not None})
         config |= {"tokenizer_class": "M2M100Tokenizer", "language_codes": name}
     write_json(out / "tokenizer_config.json", config)
+
+
+def _nllb_json(model: SentencePieceModel, pieces: Sequence[str | None], languages: Mapping[str, int]) -> dict[str, Any]:
+    """The content of NLLB's tokenizer.json, from which alone transformers takes the ids of languages.
+
+    It numbers them anew, without gaps: the mask, which Heed does not keep, takes the first free id.
+    """
+    ids = {piece: i for i, piece in enumerate(pieces) if piece is not None}
+    free = [i for i, piece in enumerate(pieces) if piece is None and i not in languages.values()]
+    added = {piece: ids[piece] for piece in SPECIAL_PIECES} | dict(languages) | dict(zip([MASK], free, strict=False))
+    flags = {"single_word": False, "rstrip": False, "special": True}
+    # SentencePiece merges any two neighbours that are a piece together; the higher its score, the sooner.
+    of_model = zip(model.pieces, model.scores, model.types, strict=True)
+    scored = sorted(((piece, score) for piece, score, kind in of_model if kind == NORMAL), key=lambda one: -one[1])
+    halves = ((piece[:n], piece[n:]) for piece, _ in scored for n in range(1, len(piece)))
+    spaces = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
+    normalizers: list[dict[str, Any]] = [{"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}]
+    if model.normalizer:
+        normalizers.insert(0, {"type": "Precompiled", "precompiled_charsmap": model.normalizer})
+    merges = [f"{left} {right}" for left, right in halves if left in ids and right in ids]
+    return {
+        "version": "1.0",
+        "added_tokens": [
+            {"id": i, "content": piece, **flags, "lstrip": piece == MASK, "normalized": piece == MASK}
+            for piece, i in sorted(added.items(), key=itemgetter(1))
+        ],
+        "normalizer": {"type": "Sequence", "normalizers": normalizers},
+        "pre_tokenizer": spaces,
+        "decoder": spaces,
+        "model": {"type": "BPE", "unk_token": UNK, "fuse_unk": True, "vocab": ids, "merges": merges},
+    }
 
 
 class Vocabularies(NamedTuple):
@@ -87,13 +119,12 @@ def vocabularies(folder: Path, config: Mapping[str, Any], *, n_rows: int) -> Voc
         pieces = read_table(folder / "vocab.json")
     else:
         if model.pieces[:3] != OF_SENTENCEPIECE:
-            raise HeedError(
-                f"{folder}: its SentencePiece model begins with {_listed(model.pieces[:3])}, expected "
-                f"{_listed(OF_SENTENCEPIECE)}."
-            )
+            begin, expected = " ".join(model.pieces[:3]), " ".join(OF_SENTENCEPIECE)
+            raise HeedError(f"{folder}: its SentencePiece model begins with {begin}, expected {expected}.")
         pieces = [*SPECIAL_PIECES, *model.pieces[3:]]
     if pieces[:4] != SPECIAL_PIECES:
-        raise HeedError(f"{folder}: its first ids are {_listed(pieces[:4])}, expected {' '.join(SPECIAL_PIECES)}.")
+        begin = " ".join(map(str, pieces[:4]))
+        raise HeedError(f"{folder}: its first ids are {begin}, expected {' '.join(SPECIAL_PIECES)}.")
 
     # Languages follow the pieces, unless a file gives their ids. No text spells them, or what the embedding has behind.
     codes = LISTS[name]
@@ -197,7 +228,3 @@ def _model(folder: Path) -> SentencePieceModel:
 
 def _optional(path: Path) -> dict[str, Any]:
     return json_object(path, MAX_TABLE_BYTES) if path.is_file() else {}
-
-
-def _listed(pieces: Sequence[str | None]) -> str:
-    return " ".join(map(str, pieces))
