@@ -84,6 +84,7 @@ def test_columns_that_are_not_plain_are_refused(tmp_path, columns, content, told
     with pytest.raises(HeedError, match=told):
         pairs_of(tmp_path / "rows.tsv", content, columns)
     assert pairs_of(tmp_path / "numbered.tsv", NUMBERED, ("2", "3")) == [DOG, CAT]
+    assert pairs_of(tmp_path / "words.tsv", "No\tNei\nno way\taldri\n", ("en", "no"))[0] == ("No", "Nei")
 
 
 def test_rows_of_csv_are_those_of_pythons_writer_wherever_reading_begins(tmp_path):

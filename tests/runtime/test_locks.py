@@ -2,6 +2,8 @@
 
 import errno
 import os
+import subprocess
+import sys
 
 import pytest
 from tests.runtime.conftest import one_line
@@ -67,3 +69,15 @@ def test_where_there_are_no_locks_nobody_works_unless_told_to(tmp_path, monkeypa
     monkeypatch.setenv("HEED_LOCKS", "0")
     with locked(tmp_path):
         pass
+
+
+def test_a_lock_holds_on_a_disk_that_is_full(tmp_path):
+    """A process may write no byte to any file; what it wants to write next says so."""
+    code = (
+        "import pathlib, resource, sys\nfrom heed.runtime.files import whole_file\n"
+        "from heed.runtime.locks import locked\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)); folder = pathlib.Path(sys.argv[1])\n"
+        "with locked(folder), whole_file(folder / 'a') as path: path.write_text('a')"
+    )
+    ended = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True)
+    assert f"HeedError: {tmp_path}/a: cannot be written (File too large)" in ended.stderr

@@ -75,9 +75,9 @@ def locked(folder: Path, *, wait: float = 0.0, shared: bool = False, stays: bool
             return
         if _holder(file) is None:
             raise HeedError(f"{path}: not a lock of Heed's; choose another folder.")
-        file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
+        with suppress(OSError):  # of a full disk: the lock holds without a name
+            os.ftruncate(file.fileno(), 0)
+            os.write(file.fileno(), str(os.getpid()).encode())
         try:
             yield
         finally:

@@ -97,7 +97,10 @@ class TableReader(LineReader):
             for place, column in zip(places, self._columns, strict=True):
                 names[place] = column
             return _Layout(names, places, len(names))
-        has_head = sum(name in HEAD for name in folded) > 1 or not set(folded).isdisjoint(wanted) or _is_head(rows)
+        # A language's code may be a word, such as "no": beside it only codes and the like make a head.
+        codes = {code for name in self._columns for code in (name.lower(), name.upper())}
+        has_codes = not codes.isdisjoint(names) and all(len(name) < 4 or name in HEAD for name in folded)
+        has_head = sum(name in HEAD for name in folded) > 1 or has_codes or _is_head(rows)
         if all(map(str.isdecimal, wanted)):
             if "0" in wanted:
                 raise HeedError(f"{self._name}: has no column 0; columns without names are counted from 1.")
