@@ -36,7 +36,7 @@ ROOMS = {
     "apps/translation": 450,
     "apps/visualization": 600,
     "backends": 6_200,
-    "data": 7_040,
+    "data": 7_050,
     "decoding": 2_500,
     "evaluation": 570,
     "leases": 1_350,
