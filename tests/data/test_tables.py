@@ -28,7 +28,7 @@ def pairs_of(path: Path, content: str | bytes, columns=("en", "de")):
     ("name", "content"),
     [
         ("plain.tsv", "a dog\tein Hund\na cat\teine Katze\n"),
-        ("head.tsv", "score\tDE\tEN\n0.9\tein Hund\ta dog\n\n0.8\teine Katze\ta cat\n"),
+        ("head.tsv", "\n\nscore\tDE\tEN\n0.9\tein Hund\ta dog\n\n0.8\teine Katze\ta cat\n"),
         ("pasted.tsv", "a dog\r\tein Hund\r\na cat\r\teine Katze\r\n"),
         ("head.csv", 'id,en,de\r\n1,"a dog","ein Hund"\r\n\r\n2,a cat,"eine\nKatze"\r\n'),
         ("semicolons.csv", '"a dog";ein Hund\na cat;eine Katze\n'),

@@ -180,7 +180,11 @@ def columns_of(
         schema = common_schema(names, columns)
         there = schema.names
     else:
-        there = _names_in(names, columns)
+        there = []
+        for name in names:  # by the first rows of JSON Lines, or the heads of tables
+            with closing(line_reader(name)(name, columns=columns)) as reader:
+                there += reader.names()
+        there = list(dict.fromkeys(there))
         if given == "table" and output is None:
             chosen = "jsonl" if there else "text"
         there = there or columns
@@ -196,15 +200,6 @@ def columns_of(
     if chosen == "parquet" and given != "parquet":
         schema = infer_schema(names[0]) if given == "jsonl" else text_schema(there)
     return Columns(columns, schema, prefix), chosen
-
-
-def _names_in(names: Sequence[str], columns: Sequence[str]) -> list[str]:
-    """The columns of files of JSON Lines, by their first rows, or of tables, by their heads. HeedError if one lacks."""
-    there: dict[str, None] = {}
-    for name in names:
-        with closing(line_reader(name)(name, columns=columns)) as reader:
-            there |= dict.fromkeys(reader.names())
-    return list(there)
 
 
 def make_plan(names: Sequence[str], work: Work) -> WorkPlan:
@@ -258,18 +253,13 @@ def agreed_plan(out: str, names: Sequence[str], work: Work, report: Callable[[st
         existing = read_plan(out)  # which another process has made meanwhile
         if existing is not None:
             return _same(existing, out, names, work)
-        if not is_url(out):
-            _check_empty(Path(out))
+        others = [] if is_url(out) else [path.name for path in Path(out).iterdir() if not path.name.startswith(".")]
+        if others:
+            raise HeedError(f"{out}: holds {shown(min(others))} and no {PLAN}; choose a new or an empty folder.")
         plan = make_plan(names, work)
         write_plan(out, plan)
     report(f"{out}: {plan.rows:,} rows of {counted(len(names), 'file')} in {counted(len(plan.parts), 'part')}.")
     return plan
-
-
-def _check_empty(out: Path) -> None:
-    others = [path.name for path in out.iterdir() if not path.name.startswith(".")]
-    if others:
-        raise HeedError(f"{out}: holds {shown(min(others))} and no {PLAN}; choose a new or an empty folder.")
 
 
 def _same(plan: WorkPlan, out: str, names: Sequence[str], work: Work) -> WorkPlan:

@@ -18,7 +18,7 @@ from heed.data.corpus.shard import write_corpus
 from heed.data.corpus.sharded import is_whole
 from heed.data.inspection.repetitions import EvaluationSets, Repetitions
 from heed.data.preparation.encoding import Encoder, Numbered, Tally
-from heed.data.preparation.plan import COPIES, MOST_JOINED, ShardPlan, read_plan
+from heed.data.preparation.plan import COPIES, MOST_JOINED, Kind, ShardPlan, read_plan
 from heed.data.preparation.rules import COPY, HELD_OUT, PairFilter, later_copies
 from heed.data.preparation.vocabulary import TOKENIZER
 from heed.data.reading.dev_split import HeldOut, pair_hash
@@ -100,7 +100,7 @@ class ShardWorker:
         keys = np.fromiter(hashes(), np.uint64)
         order = np.argsort(keys, kind="stable")
         keys = keys[order]
-        with whole_file(_hashes_path(Path(self.folder), shard)) as temporary, temporary.open("wb") as file:
+        with whole_file(_path(self.folder, "hashes", shard)) as temporary, temporary.open("wb") as file:
             keys.tofile(file)
             np.frombuffer(places, np.uint32)[order].tofile(file)
         n_ranges = self.plan.n_ranges
@@ -112,9 +112,9 @@ class ShardWorker:
         """Writes the places of all pairs of a range of hashes that have occurred in the corpus before, by shard."""
         hashes, places, sizes = [], [], []
         for shard in range(len(self.plan.parts)):
-            record = read_json(_hashes_path(Path(self.folder), shard).with_suffix(".json"))
+            path = _path(self.folder, "hashes", shard)
+            record = read_json(path.with_suffix(".json"))
             begin, end = record["starts"][number], record["starts"][number + 1]
-            path = _hashes_path(Path(self.folder), shard)
             hashes.append(np.fromfile(path, np.uint64, end - begin, offset=8 * begin))
             places.append(np.fromfile(path, np.uint32, end - begin, offset=8 * record["starts"][-1] + 4 * begin))
             sizes.append(end - begin)
@@ -123,7 +123,7 @@ class ShardWorker:
         copies = later_copies(np.concatenate(hashes))
         ends = np.cumsum([0, *sizes])
         by_shard = [of[copies[ends[i] : ends[i + 1]]] for i, of in enumerate(places)]
-        with whole_file(_copies_path(Path(self.folder), number)) as temporary, temporary.open("wb") as file:
+        with whole_file(_path(self.folder, "copies", number)) as temporary, temporary.open("wb") as file:
             for of in by_shard:
                 of.tofile(file)
         return {"plan": self.plan.digest, "starts": np.cumsum([0, *map(len, by_shard)]).tolist()}
@@ -213,7 +213,7 @@ class _Encoder:
             return None
         copies = np.zeros(self._plan.rows_of(shard), bool)
         for number in range(self._plan.n_ranges):
-            path = _copies_path(self._folder, number)
+            path = _path(self._folder, "copies", number)
             begin, end = read_json(path.with_suffix(".json"))["starts"][shard : shard + 2]
             copies[np.fromfile(path, np.uint32, end - begin, offset=4 * begin)] = True
         return copies
@@ -278,9 +278,5 @@ def finished(folder: Path, plan: ShardPlan, part: int, *, key: str | None = None
     return record if file is not None and file.n_bytes == starts[-1] * of_each else None
 
 
-def _hashes_path(folder: Path, shard: int) -> Path:
-    return folder / COPIES / f"hashes-{shard:05d}.bin"
-
-
-def _copies_path(folder: Path, number: int) -> Path:
-    return folder / COPIES / f"copies-{number:05d}.bin"
+def _path(folder: str | Path, kind: Kind, number: int) -> Path:
+    return Path(folder, COPIES, f"{kind}-{number:05d}.bin")

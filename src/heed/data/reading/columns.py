@@ -7,7 +7,7 @@ from typing import Literal
 from heed.data.reading.json_lines import JsonReader, schema_of
 from heed.data.reading.line_files import LineReader
 from heed.data.reading.lines import refuse_other_formats
-from heed.data.reading.memories import MemoryReader, is_memory
+from heed.data.reading.memories import MemoryReader
 from heed.data.reading.parquet import ParquetReader, examine_parquet
 from heed.data.reading.rows import Columns, Format
 from heed.data.reading.tables import TableReader
@@ -44,7 +44,7 @@ def row_of(name: str, number: int) -> str:
 
 def line_reader(name: str) -> type[LineReader]:
     """The reader of a file whose rows are lines, or parts of it that are read as lines."""
-    table = MemoryReader if is_memory(name) else TableReader
+    table = MemoryReader if unpacked_name(name).lower().endswith(".tmx") else TableReader
     return {"jsonl": JsonReader, "table": table}.get(format_of(name), LineReader)
 
 

@@ -6,19 +6,13 @@ A unit becomes an object with a text for each language, by the whole code and by
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import PurePath
 from typing import Any
 from xml.parsers import expat
 
 from heed.data.reading.json_lines import JsonReader
 from heed.data.reading.lines import elements
-from heed.leases.storage import unpacked_name
 
 _CODES = ("bpt", "ept", "ph", "it", "ut", "sub")  # elements of a segment that hold no words of its sentence
-
-
-def is_memory(name: str) -> bool:
-    return PurePath(unpacked_name(name).lower()).suffix == ".tmx"
 
 
 class MemoryReader(JsonReader):

@@ -38,6 +38,7 @@ class _Layout(NamedTuple):
     names: list[str]  # of the columns; none without a head
     places: list[int]  # of the columns that are read
     width: int  # the columns of most rows
+    head: int = 0  # the row of the names, behind blank and bad ones
 
 
 class TableReader(LineReader):
@@ -84,10 +85,13 @@ class TableReader(LineReader):
 
     @cached_property
     def _layout(self) -> _Layout:
-        rows = []
+        rows = list[list[str]]()
         for line in islice(self._beginning(self.split), SAMPLE_ROWS):
+            rows.append([])
             with suppress(LineFault):
-                rows.append(self._cells(line))
+                rows[-1] = self._cells(line)
+        head = next((number for number, row in enumerate(rows) if any(row)), 0)
+        rows = rows[head:]
         ((width, _),) = Counter(map(len, filter(any, rows))).most_common(1) or [(0, 0)]
         names = [cell.strip() for cell in rows[0]] if rows else []
         folded, wanted = [name.casefold() for name in names], [column.casefold() for column in self._columns]
@@ -96,7 +100,7 @@ class TableReader(LineReader):
             places = list(map(folded.index, headings))
             for place, column in zip(places, self._columns, strict=True):
                 names[place] = column
-            return _Layout(names, places, len(names))
+            return _Layout(names, places, len(names), head)
         # A language's code may be a word, such as "no": beside it only codes and the like make a head.
         codes = {code for name in self._columns for code in (name.lower(), name.upper())}
         has_codes = not codes.isdisjoint(names) and all(len(name) < 4 or name in HEAD for name in folded)
@@ -104,7 +108,7 @@ class TableReader(LineReader):
         if all(map(str.isdecimal, wanted)):
             if "0" in wanted:
                 raise HeedError(f"{self._name}: has no column 0; columns without names are counted from 1.")
-            return _Layout(names if has_head else [], [int(number) - 1 for number in wanted], width)
+            return _Layout(names if has_head else [], [int(number) - 1 for number in wanted], width, head)
         if has_head:
             refuse_missing(self._name, [one for one, at in zip(self._columns, headings, strict=True) if not at], names)
         self._refuse_numbers(rows)
@@ -157,10 +161,10 @@ class TableReader(LineReader):
         return dict(zip(layout.names or self._columns, cells if layout.names else texts, strict=False)), texts
 
     def _rows(self, lines: list[bytes | None], first: int) -> Rows:
-        rows = super()._rows(lines, first)
-        if first == 0 and self._layout.names:
-            rows.skipped.add(0)
-            rows.faults.pop(0, None)
+        rows, place = super()._rows(lines, first), self._layout.head - first
+        if self._layout.names and 0 <= place < len(lines):
+            rows.skipped.add(place)
+            rows.faults.pop(place, None)
         return rows
 
 
