@@ -205,6 +205,12 @@ def test_the_tokenizer_of_another_model_is_refused(both, tmp_path):
         match = "holds neither sentencepiece.bpe.model nor tokenizer.json"
     with pytest.raises(HeedError, match=match):
         imported(tmp_path / "theirs", tmp_path / "out", "huggingface")
+    if name == "mbart50":  # mBART-25 starts with the target language
+        config = json.loads((folder / "config.json").read_text("utf-8")) | {"decoder_start_token_id": 140}
+        (tmp_path / "theirs" / "config.json").write_text(json.dumps(config), encoding="utf-8")
+        (tmp_path / "theirs" / "tokenizer_config.json").unlink()
+        with pytest.raises(HeedError, match="its tokenizer is of the kind 'mbart'; of models of several"):
+            imported(tmp_path / "theirs", tmp_path / "out", "huggingface")
 
 
 def test_without_the_sentencepiece_model_tokenizer_json_gives_the_same_ids(both, tmp_path):

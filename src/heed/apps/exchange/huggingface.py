@@ -103,8 +103,7 @@ def export(model: ModelFolder, out: Path, *, report: Callable[[str], None]) -> N
     if model_type(model.model.arch) == "marian":
         write_hugging_face_tokenizer(model.tokenizer, out, max_positions=MAX_POSITIONS)
     elif isinstance(model.tokenizer, SentencePieceTokenizer) and card.languages:
-        languages = Languages.model_validate(card.languages)
-        write_vocabularies(model.tokenizer, languages, out, max_positions=MAX_POSITIONS)
+        write_vocabularies(model.tokenizer, Languages.model_validate(card.languages), out, max_positions=MAX_POSITIONS)
     else:
         raise HeedError("its tokenizer is not that of a model of several languages, which its network is.")
     if note := ranking_note(card, "Hugging Face"):
@@ -311,8 +310,7 @@ def _special(config: Mapping[str, Any], path: Path) -> SpecialIds:
     ids = [config.get(name) for name in ("pad_token_id", "decoder_start_token_id", "eos_token_id")]
     if any(type(i) is not int or i < 0 for i in ids):
         raise HeedError(f"{path / 'config.json'}: pad_token_id, decoder_start_token_id and eos_token_id must be ids.")
-    pad, start, eos = (int(i) for i in ids)  # type: ignore[arg-type]
-    return SpecialIds(pad, start, eos)
+    return SpecialIds(*(int(i) for i in ids))  # type: ignore[arg-type]
 
 
 def _flag(config: Mapping[str, Any], name: str, path: Path, *, default: bool) -> bool:

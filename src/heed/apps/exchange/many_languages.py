@@ -58,7 +58,8 @@ def write_vocabularies(
     """The files that `AutoTokenizer` loads. HeedError for languages or a tokenizer that none of its classes has."""
     name, tokens = tokens_of(languages)
     model, pieces = tokenizer.tgt.model, tokenizer.tgt.pieces
-    if not name or model is None or pieces is None or tokenizer.special != SPECIAL:
+    has_merges = name != "nllb200" or (model is not None and model.kind == "bpe")
+    if not (name and has_merges) or model is None or pieces is None or tokenizer.special != SPECIAL:
         raise HeedError("its tokenizer and languages are not those of M2M100, NLLB, SMaLL-100 or mBART-50.")
     (out / MODEL_FILE).write_bytes(model.protobuf())
     config: dict[str, Any] = {"tokenizer_class": "MBart50Tokenizer", "model_max_length": max_positions}
@@ -123,8 +124,7 @@ def vocabularies(folder: Path, config: Mapping[str, Any], *, n_rows: int) -> Voc
             raise HeedError(f"{folder}: its SentencePiece model begins with {begin}, expected {expected}.")
         pieces = [*SPECIAL_PIECES, *model.pieces[3:]]
     if pieces[:4] != SPECIAL_PIECES:
-        begin = " ".join(map(str, pieces[:4]))
-        raise HeedError(f"{folder}: its first ids are {begin}, expected {' '.join(SPECIAL_PIECES)}.")
+        raise HeedError(f"{folder}: ids begin with {' '.join(map(str, pieces[:4]))}, not {' '.join(SPECIAL_PIECES)}.")
 
     # Languages follow the pieces, unless a file gives their ids. No text spells them, or what the embedding has behind.
     codes = LISTS[name]
@@ -150,7 +150,10 @@ def vocabularies(folder: Path, config: Mapping[str, Any], *, n_rows: int) -> Voc
     ids = {short: plain[code] for short, code in short_codes(plain).items()}
     of_target = _is_small100(folder, config, settings)
     languages = Languages(ids=ids, source="target" if of_target else "source", is_forced=not of_target)
-    return Vocabularies(SentencePieceTokenizer(vocabulary, vocabulary, SPECIAL), tokens, languages)
+    try:
+        return Vocabularies(SentencePieceTokenizer(vocabulary, vocabulary, SPECIAL), tokens, languages)
+    except ValueError as error:
+        raise HeedError(f"{folder}: {error}.") from None
 
 
 def _list_of(folder: Path, config: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
@@ -161,11 +164,12 @@ def _list_of(folder: Path, config: Mapping[str, Any], settings: Mapping[str, Any
     kind = kind.removesuffix("fast").removesuffix("tokenizer")
     if not kind or kind == "pretrained":  # not said
         of_m2m100 = "m2m100" if (folder / "vocab.json").is_file() else "nllb"
-        kind = of_m2m100 if config.get("model_type") == "m2m_100" else "mbart50"
+        of_mbart = "mbart50" if config.get("decoder_start_token_id") == SPECIAL.eos else "mbart"  # of 25 languages
+        kind = of_m2m100 if config.get("model_type") == "m2m_100" else of_mbart
     if kind not in CLASSES:
         raise HeedError(
-            f"{folder / 'tokenizer_config.json'}: tokenizer_class is {shown(settings.get('tokenizer_class'))}; of "
-            "models of several languages, Heed imports those of M2M100, NLLB, SMaLL-100 and mBART-50."
+            f"{folder}: its tokenizer is of the kind {shown(kind)}; of models of several languages, Heed imports those "
+            "of M2M100, NLLB, SMaLL-100 and mBART-50."
         )
     return CLASSES[kind]
 
