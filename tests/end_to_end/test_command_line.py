@@ -438,7 +438,7 @@ def test_evaluate_equals_sacrebleu_on_the_same_files(trained, heed, tmp_path):
     assert json.loads(shown.stdout)["bleu"] == pytest.approx(first["bleu"], abs=1e-9)
     assert json.loads(shown.stdout)["perplexity"] == pytest.approx(first["perplexity"], rel=1e-4)
     exchanged = heed("evaluate", run / "model", "--src", trained / "dev.de", "--ref", trained / "dev.en")
-    assert "seem to be exchanged" in exchanged.stderr and "exchanged" not in shown.stderr
+    assert "should --src and --ref be exchanged?" in exchanged.stderr and "exchanged" not in shown.stderr
     (tmp_path / "others").write_text("eins\n" * len((trained / "dev.de").read_text().splitlines()))
     both = ("--ref", trained / "dev.de", "--ref", tmp_path / "others")
     twice = json.loads(heed("evaluate", run / "model", "--src", trained / "dev.en", *both, "--json").stdout)

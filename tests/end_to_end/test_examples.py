@@ -32,13 +32,16 @@ def test_the_programs_run_in_the_order_of_the_readme(tmp_path):
 
 
 @pytest.mark.soak
-def test_the_notebook_runs(tmp_path):
+def test_the_notebook_runs_and_its_model_tells_exchanged_sides(tmp_path, heed):
     pytest.importorskip("matplotlib")
     cells = json.loads((EXAMPLES / "attention_alive.ipynb").read_text(encoding="utf-8"))["cells"]
     code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
     (tmp_path / "notebook.py").write_text(code, encoding="utf-8")
     assert "step 1: length penalty 1.000" in run(tmp_path / "notebook.py", tmp_path)
-    assert (tmp_path / "runs" / "demo" / "attention.html").exists()
+    demo = tmp_path / "runs" / "demo"
+    assert (demo / "attention.html").exists()
+    files = ["--src", demo / "corpus" / "dev.de", "--ref", demo / "corpus" / "dev.en"]
+    assert "its sides seem to be exchanged" in heed("evaluate", demo / "model", *files).stderr
 
 
 def test_prometheus_watches_metrics_that_a_server_has():
