@@ -45,14 +45,15 @@ class JsonReader(LineReader):
             try:
                 record = _record(line) if line is None or line.strip() else {}
             except LineFault as fault:
-                first = first or f"row {number}: {fault}"
+                hint = fault.hint or "expected an object a line, as jq -c '.[]' makes of an array"
+                first = first or f"row {number}: {fault}; {hint}"
                 continue
             for name, value in record.items():
                 inside = value if isinstance(value, dict) else ()
                 names |= dict.fromkeys([name, *(f"{name}.{key}" for key in inside)])
             missing = [column for column in missing if value_of(record, column) is MISSING]
         if first and not names:
-            raise HeedError(f"{self._name}, {first}; expected an object a line, as jq -c '.[]' makes of an array.")
+            raise HeedError(f"{self._name}, {first}.")
         refuse_missing(self._name, missing, list(names))
         return list(dict.fromkeys(name.partition(".")[0] for name in names))
 
