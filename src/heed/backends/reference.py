@@ -1,6 +1,7 @@
 """The plain network, on any device: what every other backend must agree with."""
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -51,8 +52,9 @@ class ReferenceBackend:
         return None
 
     def target_features(self, model: Transformer, batch: Batch) -> Float[Tensor, "tgt_token d_model"]:
-        rows = PaddedBatch.of(batch, model.src_embedding.weight.device)
-        with FloatSums():
+        weight = model.src_embedding.weight
+        rows = PaddedBatch.of(batch, weight.device)
+        with FloatSums() if _is_bf16(weight) else nullcontext():
             state = model.start(model.encode(rows.src, rows.src_mask, keep_mask=rows.src_keep_mask), rows.src_mask)
             features = model.decode_features(rows.tgt_in, state, keep_mask=rows.tgt_keep_mask)
         return features.flatten(0, 1).index_select(0, rows.tgt_places)
