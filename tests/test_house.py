@@ -31,7 +31,7 @@ ROOMS = {
     "apps/exchange": 2_650,
     "apps/paper": 2_190,
     "apps/parsing": 180,
-    "apps/serving": 4_560,
+    "apps/serving": 4_500,
     "apps/training": 400,
     "apps/translation": 450,
     "apps/visualization": 600,

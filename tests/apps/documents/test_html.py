@@ -516,3 +516,11 @@ def test_a_spelling_never_becomes_a_tag_or_another_reference():
         result = translated(page, lambda _, made=translation: [Translated(made)], "html")
         assert "".join(etree.HTML(result).itertext()) == translation
         assert translated(page, unchanged, "html") == page
+
+
+def test_no_break_spaces_that_align_columns_stay_and_words_of_notranslate():
+    page = "<p>Name:&nbsp;&nbsp;&nbsp;one house&nbsp; two <i class=notranslate>Acme Inc</i></p>"
+    assert asked(page, "html")[:2] == ["Name:", "one house two Acme Inc"]
+    assert translated(page, unchanged, "html") == page
+    assert translated(page, shuffled, "html").startswith("<p>NAME:&nbsp;&nbsp;&nbsp;")
+    assert "<i class=notranslate>Acme Inc</i>" in translated(page, shuffled, "html")

@@ -83,6 +83,13 @@ def test_androids_singular_without_a_number_is_not_said_of_21():
     assert re.findall('quantity="([a-z]+)">(.*?)<', russian)[0] == ("one", "%d FILES")
 
 
+def test_tags_and_escapes_in_androids_texts_stay():
+    text = r"""<resources><string name="a"><![CDATA[%s <a href="x?a=1">One</a>]]>\u00a0two \@me</string></resources>"""
+    assert translated(text, "android", unchanged).decode() == text
+    found = translated(text, "android").decode()
+    assert found == text.replace('"x?a=1"', r"\"x?a=1\"").replace("One", "oNE").replace("two", "TWO")
+
+
 def test_words_of_a_model_are_escaped():
     def said(words: str):
         return lambda texts: [Translated(words) for _ in texts]

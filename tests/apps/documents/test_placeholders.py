@@ -237,3 +237,19 @@ def test_no_text_makes_an_expression_slow(expression):
     with within_seconds(2):
         for text in ("a" * 50_000, "a " * 25_000, "ab" * 25_000):
             assert sum(1 for _ in pattern.finditer(text)) < 50_000
+
+
+@pytest.mark.parametrize("format", ["text", "html", "md"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "You have {{#one}}one file{{/one}}{{^one}}more files{{/one}} left",
+        "See {{#if a}}one house{{else}}two houses{{/if}} there {{name}}",
+        "{{- if .Values.x }}One house{{ else }}Two{{ end }} here",
+        "{% if x > 1 %}One house{% else %}two houses{% endif %} here",
+    ],
+)
+def test_conditions_and_loops_of_templates_keep_their_order(text, format):
+    tags = re.compile(r"\{\{[-#/^ei].*?\}\}|\{%.*?%\}")
+    assert tags.findall(translated(text, shuffled, format)) == tags.findall(text)
+    assert translated(text, unchanged, format) == text

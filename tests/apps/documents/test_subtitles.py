@@ -239,7 +239,7 @@ def test_every_subtitle_keeps_its_times_its_tags_and_some_words(words, ends, tra
         ("Where are you\n<i>(a dog barks)</i>", ["Where are you", "(a dog barks)"]),
         ("♪ We go home ♪\n♪ and home again ♪", ["♪ We go home ♪", "♪ and home again ♪"]),
         ("♪ We go home\nand home again ♪", ["♪ We go home and home again ♪"]),
-        ("MR. HILL: Where are you\nJOHN: Here", ["MR. HILL: Where are you", "JOHN: Here"]),
+        ("MR. HILL: Where are you\nB: Here", ["MR. HILL: Where are you", "B: Here"]),
         ("(I think that we\nare there) now", ["(I think that we are there) now"]),
     ],
 )

@@ -2,22 +2,23 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from heed.apps.documents.formats.directives import FORMAT, has_the_same, in_order
 from heed.apps.documents.formats.office_runs import flat
 from heed.apps.documents.formats.plurals import has_form_for_one, plural_rule
-from heed.apps.documents.formats.texts import texts_job, with_read
+from heed.apps.documents.formats.texts import texts_job
 from heed.apps.documents.formats.words_in_markup import WordsInMarkup
 from heed.apps.documents.formats.xml_texts import TextReader, XMLRules
 from heed.apps.documents.formats.xml_tokens import XMLDocument, read_xml, write_xml
-from heed.apps.documents.text.items import Item, Tag
+from heed.apps.documents.text.items import Item, Tag, with_read
 from heed.apps.documents.text.translation import DocumentJob, DocumentOptions
 from heed.errors import HeedError
 
 _RULES = XMLRules(is_inline=lambda token: token.local != "g", is_kept=lambda token: True)  # xliff:g is a placeholder
 _REFERENCE = re.compile(r"\s*[@?][\w:.+*/-]+\s*")  # to another resource
-_ESCAPE = re.compile(r'\\(?:u([0-9A-Fa-f]{4})|([\s\S]))|"')
+# A tag written as text, whose quotes belong to it, or an escape, or a quote, which is not shown.
+_ESCAPE = re.compile(r'(<[A-Za-z][\w:-]{0,40}\s[^<>=]{0,200}=[^<>]{0,500}(?:>|\Z))|\\(?:u([0-9A-Fa-f]{4})|([\s\S]))|"')
 _SIGNS = {ord("'"): "\\'", ord('"'): '\\"', ord("\\"): "\\\\"}
 _QUANTITY = re.compile(r"""(\squantity\s*=\s*["'])other(["'])""")
 
@@ -99,14 +100,22 @@ def _texts(document: XMLDocument) -> Iterator[_Text]:
 
 def _read_escape(match: re.Match[str]) -> Item:
     """What an escape of Android's stands for; line ends and quotes that it does not show are tags."""
-    code, sign = match.groups()
-    if code:
-        return Tag("spelling", match[0], text=chr(int(code, 16)))
+    tag, code, sign = match.groups()
+    if tag:
+        return re.sub(r"\\([\"'])", r"\1", tag)
+    if code or (sign and sign in "@?#"):
+        return Tag("spelling", match[0], text=chr(int(code, 16)) if code else sign)
     if sign in ("'", '"', "\\"):
         return sign
     return Tag("cut" if sign in ("n", "t") or match[0] == '"' else "atom", match[0])
 
 
 def _write(items: list[Item]) -> str:
-    written = write_xml(item.translate(_SIGNS) if isinstance(item, str) else item for item in items)
+    written = write_xml(map(_escaped, items))
     return f"\\{written}" if written[:1] in ("@", "?") else written
+
+
+def _escaped(item: Item) -> Item:
+    if isinstance(item, str):
+        return item.translate(_SIGNS)
+    return replace(item, kind="atom") if item.markup[:1] == "\\" else item  # an escape, no reference of XML

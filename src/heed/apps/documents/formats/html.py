@@ -22,7 +22,7 @@ from heed.apps.documents.formats.html_elements import (
 )
 from heed.apps.documents.formats.html_tokens import CDATA, END_OF_CDATA, end_of_tag, ends_of_elements, tokens_of
 from heed.apps.documents.formats.words_in_markup import WordsInMarkup, divide_words, with_words
-from heed.apps.documents.text.items import Item, Tag, as_cut, with_matched_tags
+from heed.apps.documents.text.items import Item, Tag, as_cut, match_tags
 from heed.text.character_references import resolved
 
 MAX_NOTE = 8  # tokens of a note's number
@@ -43,7 +43,9 @@ _CONTENT_LANGUAGE = re.compile(r"""\shttp-equiv\s*=\s*["']?content-language\b"""
 # The rest of a value that begins with a language. As \w holds "_" too, repeats that give back would try every division.
 _REGION = r"""(?:[-_]\w++)*+(?=["'\s/>])"""
 _ID = re.compile(r"""\sid\s*=\s*(?:"[^"]*"|'[^']*'|[^\s"'>]+)""", re.IGNORECASE)
-_UNTRANSLATED = re.compile(r"""\stranslate\s*=\s*["']?no\b|\sclass\s*=\s*(["'])[^"']*\bnotranslate\b""", re.IGNORECASE)
+_UNTRANSLATED = re.compile(
+    r"""\stranslate\s*=\s*["']?no\b|\sclass\s*=\s*(?:["'][^"']*)?\bnotranslate\b""", re.IGNORECASE
+)
 
 
 def read_html(page: str) -> list[Item]:
@@ -249,8 +251,7 @@ def _words(text: str) -> list[Item]:
     last = 0
     for match in _TEMPLATE.finditer(text):
         items += spelled_words(text[last : match.start()])
-        # Between the parts of a condition or a loop no sentence goes on.
-        items.append(Tag("cut" if match[0].startswith("{%") else "atom", match[0], text=match[0]))
+        items.append(Tag("atom", match[0], text=match[0]))
         last = match.end()
     return [item for item in (*items, *spelled_words(text[last:])) if item != ""]
 
@@ -334,7 +335,7 @@ def _with_reopened(items: list[Item]) -> list[Item]:
     ]
     reopened: list[Item] = []
     opened: list[Tag] = []
-    for item, matched in zip(items, with_matched_tags(as_atoms), strict=True):
+    for item, matched in zip(items, match_tags(as_atoms), strict=True):
         if isinstance(item, Tag) and item.name == "br":
             reopenings = [_Reopening(f"</{tag.name}>", _ID.sub("", tag.markup)) for tag in opened]
             pairs = list(zip(opened, reopenings, strict=True))

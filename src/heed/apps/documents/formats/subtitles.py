@@ -53,7 +53,7 @@ _LIKE_TIMES_BEFORE = re.compile(r"^(\{\d+\}|\[\d+\])(?=[\[{])")
 LINE_CODES = re.compile(rf"(?:{_S}(?:\{{\\[^{{}}]{{0,200}}\}}|\{{[A-Za-z]:[^{{}}]{{0,100}}\}}))*{_S}")
 _DASH = re.compile(rf"{_S}(?:[-‐‑–—−]|>{{2,3}}|(?:&gt;){{2,3}}){_S}")  # before a line of another speaker
 # A line that stands alone: for the deaf, of a song, or with its speaker's name.
-_ALONE = re.compile(rf"{_S}(?:\[[^\[\]]*+\]{_S}\Z|\([^()]*+\){_S}\Z|[♪♫#]|[A-Z][A-Z\d .'’-]{{1,29}}:{_S}\S)")
+_ALONE = re.compile(rf"{_S}(?:\[[^\[\]]*+\]{_S}\Z|\([^()]*+\){_S}\Z|[♪♫#]|[A-Z][A-Z\d .'’-]{{0,29}}:{_S}\S)")
 _REFERENCE = re.compile(r"&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z]{2,8});")
 _REFERENCED = set("<>&\"'\xa0\u200e\u200f")  # characters that are often written as references
 _Line = tuple[str, str]  # and its end

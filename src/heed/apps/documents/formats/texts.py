@@ -1,12 +1,12 @@
 """Texts at places of a document: each is translated as a text of its own, and all other bytes of the document stay."""
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from heed.apps.documents.formats.plain_text import read_text, write_text
-from heed.apps.documents.text.items import Item, Tag
+from heed.apps.documents.text.items import Item, Tag, with_read
 from heed.apps.documents.text.translation import DocumentOptions, TranslationJob, items_job
 
 
@@ -55,18 +55,3 @@ def strings_job(
         if pattern:
             texts[place] = with_read(texts[place], pattern, lambda match: Tag("atom", match[0], text=match[0]))
     return [write_text(text) for text in (yield from texts_job(texts, options))]
-
-
-def with_read(items: Sequence[Item], pattern: re.Pattern[str], read: Callable[[re.Match[str]], Item]) -> list[Item]:
-    """The items, with what `read` makes of each match of the pattern in their words."""
-    pieces: list[Item] = []
-    for item in items:
-        if not isinstance(item, str):
-            pieces.append(item)
-            continue
-        last = 0
-        for match in pattern.finditer(item):
-            pieces += [item[last : match.start()], read(match)]
-            last = match.end()
-        pieces.append(item[last:])
-    return [piece for piece in pieces if piece != ""]

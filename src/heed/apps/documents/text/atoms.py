@@ -34,6 +34,11 @@ def _any_of(kinds: Iterable[AtomKind]) -> re.Pattern[str]:
 
 ADDRESS = _any_of(kind for kind in ATOM_KINDS if kind.is_address)
 KEPT, _KEPT_IN_CASES = _any_of(ATOM_KINDS), _any_of((*ATOM_KINDS, _NUMBER))
+# Between the parts of a condition or a loop no sentence goes on.
+CONTROL = re.compile(
+    r"(?<!\{)\{%[^{}]{1,500}%\}(?!\})|<%(?![=#%-])[^<>]{1,500}%>"
+    r"|\{\{[~-]?\s?(?:[#/^]|(?:block|define|else|end|for|if|range|unless|with)\b)[^{}]{0,500}\}\}"
+)
 # Every atom has one of these, which most texts have not: looking for them takes a thirtieth of the time.
 _SIGNS = re.compile(r"[@#$%&{\[⟦⟨〈《<\\/:_]|\.\S|\(\)|\d[A-Za-f-]")
 MAX_PAIRS = 100  # of tags in a text; more are no elements, each tag stands for itself

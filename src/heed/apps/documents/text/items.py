@@ -4,7 +4,8 @@ A format's reader turns a document into items, `items_job` translates the texts 
 writer puts the items together again. The items of a document whose texts do not change give back the same document.
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -68,7 +69,32 @@ def as_cut(tag: Tag) -> Tag:
     return replace(tag, kind="cut", text="")
 
 
-def with_matched_tags(items: Sequence[Item]) -> list[Item]:
+def with_read(items: Sequence[Item], pattern: re.Pattern[str], read: Callable[[re.Match[str]], Item]) -> list[Item]:
+    """The items, with what `read` makes of each match of the pattern in their words."""
+    pieces: list[Item] = []
+    for item in items:
+        if not isinstance(item, str):
+            pieces.append(item)
+            continue
+        last = 0
+        for match in pattern.finditer(item):
+            pieces += [item[last : match.start()], read(match)]
+            last = match.end()
+        pieces.append(item[last:])
+    return [piece for piece in pieces if piece != ""]
+
+
+def cut_at(items: Sequence[Item], pattern: re.Pattern[str]) -> list[Item]:
+    """The items, cut at what the pattern matches in their words and at things between words that it matches."""
+    read = with_read(items, pattern, lambda match: Tag("cut", LiteralMarkup(match[0])))
+    return [as_cut(item) if isinstance(item, Tag) and _is_thing(item, pattern) else item for item in read]
+
+
+def _is_thing(tag: Tag, pattern: re.Pattern[str]) -> bool:
+    return tag.kind == "atom" and isinstance(tag.markup, str) and pattern.fullmatch(tag.markup) is not None
+
+
+def match_tags(items: Sequence[Item]) -> list[Item]:
     """The items, where opening and closing tags that are no pair between two cuts are cuts themselves."""
     # Between two cuts, tags pair up as brackets do; `unmatched` is the stack.
     matched = list(items)

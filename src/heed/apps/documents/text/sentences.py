@@ -32,6 +32,7 @@ _QUOTED = re.compile("[.!?…。！？][\"'”“’‘»«›‹」』)\\]]+\\Z
 _GOES_ON = re.compile(
     "と(?![うきこてっにもり])|って|など|なんて|を|[^\\W\\d_。！？「“]{0,4}(?:[说說问問喊]|[叫答]道?[：，。])"
 )
+_COLUMNS = re.compile("(?:[\xa0\u202f] ?){3,}")  # no-break spaces that align what stands behind them
 # Characters that are split at a time: the splitter's time grows with the square of their number.
 MAX_SPLIT = 10_000
 
@@ -63,8 +64,9 @@ def splitter(language: str) -> Splitter:
             ends = {max(first, end - _n_opening(text, end)) if end < last else end for end in ends}
             ends |= {match.end() for match in _MORE_STOPS.finditer(text, first, last)}
             ends |= _ends_at_brackets(text, first, last) | _ends_before_starters(text, first, last, words)
-            for end in sorted(ends - {first}):
-                if end < last and not _may_end(text, start, end, words):
+            columns = {match.end() for match in _COLUMNS.finditer(text, first, last)}
+            for end in sorted((ends | columns) - {first}):
+                if end < last and end not in columns and not _may_end(text, start, end, words):
                     continue
                 if text[start:end].strip(_AROUND):
                     spans.append(strip_span(text, start, end))

@@ -13,9 +13,9 @@ from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import Literal, NamedTuple, TypeVar
 
-from heed.apps.documents.text.atoms import kept_patterns
+from heed.apps.documents.text.atoms import CONTROL, kept_patterns
 from heed.apps.documents.text.blocks import text_of_block
-from heed.apps.documents.text.items import EVERY_LINE, Cases, Item, Tag, Verbatim, as_cut, with_matched_tags
+from heed.apps.documents.text.items import EVERY_LINE, Cases, Item, Tag, Verbatim, as_cut, cut_at, item_of, match_tags
 from heed.apps.documents.text.placement import place_tags
 from heed.apps.documents.text.sentences import WHITE_SPACE, Span, Splitter, splitter
 from heed.apps.documents.text.tagged_text import Place, TaggedText, has_words
@@ -216,7 +216,7 @@ class Draft:
     """
 
     def __init__(self, items: Sequence[Item], *, split: Splitter, keep: tuple[str, ...] = ()):
-        self.parts = list(_Cutter(split, keep).parts(with_matched_tags(items)))
+        self.parts = list(_Cutter(split, keep).parts(match_tags(cut_at(items, CONTROL))))
         self.questions = [part for part in self.parts if isinstance(part, Question)]
         self.nested = [inner for question in self.questions for inner in question.nested()]
 
@@ -258,7 +258,7 @@ def expanded(parts: "Iterable[Item | Question]", answers: Answers) -> Iterator[I
         elif isinstance(part, Tag) and isinstance(part.markup, Verbatim):
             yield from expanded(part.markup.items, answers)
         else:
-            yield part
+            yield part if isinstance(part, str) else item_of(part)
 
 
 def _ends_line(items: list[Item]) -> bool:
@@ -382,7 +382,7 @@ class _Cutter:
             if isinstance(place.tag.markup, Cases):
                 made: list[Item | Question] = []
                 for part in place.tag.markup.items:
-                    made += cutter.parts(with_matched_tags(part)) if isinstance(part, list) else [part]
+                    made += cutter.parts(match_tags(part)) if isinstance(part, list) else [part]
                 place = replace(place, tag=replace(place.tag, markup=Verbatim(made)))
             tags.append(place)
         return replace(whole, tags=tags)
