@@ -4,15 +4,20 @@ import io
 import pickle
 import pickletools
 import re
+import struct
+import sys
 import tempfile
 import warnings
+import weakref
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from heed.apps.exchange.archives import check_expansion
@@ -20,7 +25,7 @@ from heed.config import shown
 from heed.errors import HeedError
 from heed.model.cost import Rows
 from heed.model_folder import rows_of
-from heed.model_folder.weights import StoredWeights
+from heed.model_folder.weights import LazyRows, StoredWeights
 from heed.runtime.json_files import json_object
 from heed.runtime.reading import regular_file
 
@@ -77,12 +82,13 @@ def _unpickle(path: Path) -> dict[str, Rows]:
     """A pickle of tensors, by torch's reader of these alone: one that names code is refused, none of it runs."""
     # Reading: first the pickles inside are checked opcode by opcode, then torch reads what may be read.
     try:
-        with _open_packed(path) as file:
+        copy = _Copy()
+        with _open_packed(path, copy.file) as file:
             _check_pickles(file, path)
-            file.seek(0)
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of a pickle that torch did not write; it is refused, or checked below
-                content = torch.load(file, map_location="cpu", weights_only=True)
+            places = _places(file) if _is_archive(file) else {}
+            content = _tensors(file, "meta" if places else "cpu")
+            if places and not all(_lies_in(places, tensor) for tensor in content.values()):
+                content, places = _tensors(file, "cpu"), {}  # such as by a torch that does not say where they lie
     except HeedError:
         raise
     except pickle.UnpicklingError:
@@ -95,39 +101,109 @@ def _unpickle(path: Path) -> dict[str, Rows]:
     except Exception as error:  # whatever torch raises for a file that is cut or of another kind
         raise HeedError(f"{path}: damaged or not a file of weights ({type(error).__name__}).") from None
     # Whatever was read is checked as if a stranger had built the objects: names, kinds, sizes.
-    content = (
-        dict(dict.items(content)) if isinstance(content, dict) else {}
-    )  # its own methods, the pickle may have replaced
     if not content or not all(isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in content.items()):
         raise HeedError(f"{path}: holds no tensors by name.")
     for name, tensor in content.items():
         # A pickle can describe a tensor that is larger than the file, or that has no numbers at all.
-        if tensor.layout != torch.strided or tensor.device.type != "cpu" or tensor.dtype not in FLOATS:
+        if (
+            tensor.layout != torch.strided
+            or tensor.device.type != ("meta" if places else "cpu")
+            or tensor.dtype not in FLOATS
+        ):
             raise HeedError(f"{path}: {shown(name)} is not a float matrix; import the model before it was quantised.")
     # Several names of the same numbers count once.
-    sizes = {(t.data_ptr(), t.dtype, t.shape, t.stride()): t.numel() * t.element_size() for t in content.values()}
+    sizes = {
+        (_place(t), t.data_ptr(), t.storage_offset(), t.dtype, t.shape, t.stride()): t.numel() * t.element_size()
+        for t in content.values()
+    }
     if sum(sizes.values()) > path.stat().st_size:
         raise HeedError(f"{path}: its tensors are larger than the file.")
-    return {name: rows_of(tensor) for name, tensor in content.items()}
+    return {name: _rows_in(copy, tensor) if places else rows_of(tensor) for name, tensor in content.items()}
+
+
+def _tensors(file: BinaryIO, device: str) -> dict[Any, Any]:
+    """What the file holds by name; on the meta device, only what is said of it, and where it lies."""
+    file.seek(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a pickle that torch did not write; it is refused, or checked later
+        content = torch.load(file, map_location=device, weights_only=True)
+    return dict(dict.items(content)) if isinstance(content, dict) else {}  # its own methods may have been replaced
+
+
+def _places(file: BinaryIO) -> dict[int, int]:
+    """Where the members of a copied archive begin, and their bytes; nothing if numbers are not in this byte order."""
+    places = {}
+    with zipfile.ZipFile(file) as archive:
+        for info in archive.infolist():
+            if info.filename.endswith("/byteorder") and archive.read(info) != sys.byteorder.encode():
+                return {}
+            file.seek(info.header_offset + 26)  # in its own header, the lengths of the name and of what follows it
+            places[info.header_offset + 30 + sum(struct.unpack("<HH", file.read(4)))] = info.file_size
+    return places
+
+
+def _place(tensor: Tensor) -> int:
+    """Where in the archive the storage begins of a tensor on the meta device; -1 if torch did not say."""
+    return getattr(tensor.untyped_storage(), "_checkpoint_offset", None) or -1
+
+
+def _end(tensor: Tensor) -> int:
+    """The byte of its storage behind the last number."""
+    last = sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return int(tensor.storage_offset() + last + 1) * tensor.element_size() if tensor.numel() else 0
+
+
+def _lies_in(places: dict[int, int], tensor: Any) -> bool:
+    is_strided = isinstance(tensor, Tensor) and tensor.layout == torch.strided
+    return is_strided and _end(tensor) <= places.get(_place(tensor), -1)
+
+
+class _Copy:
+    """A temporary file that is closed with the last weight that lies in it."""
+
+    def __init__(self) -> None:
+        self.file = tempfile.TemporaryFile()  # noqa: SIM115
+        weakref.finalize(self, self.file.close)
+
+
+def _rows_in(copy: _Copy, tensor: Tensor) -> Rows:
+    """The weight that a tensor on the meta device describes."""
+
+    def read(rows: slice) -> NDArray[np.float32]:
+        some = tensor[rows] if tensor.dim() else tensor
+        first = int(some.storage_offset()) * some.element_size()
+        copy.file.seek(_place(tensor) + first)
+        numbers = bytearray(copy.file.read(max(0, _end(some) - first)))
+        if not numbers:
+            return np.zeros(some.shape, np.float32)
+        return torch.frombuffer(numbers, dtype=some.dtype).as_strided(some.shape, some.stride()).float().numpy()
+
+    return LazyRows(tuple(tensor.shape), read)
 
 
 @contextmanager
-def _open_packed(path: Path) -> Iterator[BinaryIO]:
-    """The file, or a copy of an archive as zipfile reads it.
+def _open_packed(path: Path, copy: BinaryIO) -> Iterator[BinaryIO]:
+    """The file, or in `copy` an archive as zipfile reads it.
 
     torch's own reader may find other, larger files in the same archive than those that `check_expansion` has counted.
+    What it keeps in files such as .format_version would let it compute places instead of looking them up.
     """
     with regular_file(path) as file:
         if not _is_archive(file):
             yield file
             return
         check_expansion(path)
-        with tempfile.TemporaryFile() as copy:
-            with zipfile.ZipFile(file) as archive, zipfile.ZipFile(copy, "w") as plain:
-                for info in archive.infolist():
-                    with archive.open(info) as member:
-                        plain.writestr(info.filename, member.read(info.file_size))
-            yield copy
+        with zipfile.ZipFile(file) as archive, zipfile.ZipFile(copy, "w") as plain:
+            for info in archive.infolist():
+                if "/." in info.filename:
+                    continue
+                stored = zipfile.ZipInfo(info.filename)
+                stored.file_size = left = info.file_size
+                with archive.open(info) as member, plain.open(stored, "w") as target:
+                    while block := member.read(min(left, 1 << 20)):
+                        target.write(block)
+                        left -= len(block)
+        yield copy
 
 
 def _is_archive(file: BinaryIO) -> bool:
