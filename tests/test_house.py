@@ -28,7 +28,7 @@ ROOMS = {
     "apps/comparison": 960,
     "apps/corpora": 120,
     "apps/documents": 9_400,
-    "apps/exchange": 2_650,
+    "apps/exchange": 2_730,
     "apps/paper": 2_190,
     "apps/parsing": 180,
     "apps/serving": 4_500,
