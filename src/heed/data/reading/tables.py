@@ -24,7 +24,7 @@ from heed.leases.storage import open_file, unpacked, unpacked_name
 SAMPLE_ROWS = 50  # by which delimiters, heads and columns without text are told
 # Two of these in a first row are the names of columns.
 HEAD = frozenset("id index source target src tgt text translation sentence score url lang label".split())
-NOT_TEXT = re.compile(r"\S+://\S*|[!-~]*[0-9][!-~]*")  # numbers, identifiers, addresses
+NOT_TEXT = re.compile(r"[^\s:]+://\S*|[!-/:-~]*[0-9][!-~]*")  # numbers, identifiers, addresses
 END: Any = object()
 QUOTED = re.compile(r'"(?:[^"]|"")*"')
 
