@@ -172,6 +172,11 @@ def zero_dimensional(weights):
     weights["model.shared.weight"] = torch.tensor(1.0)
 
 
+def zero_dimensional_alone(weights):
+    zero_dimensional(weights)
+    del weights["final_logits_bias"]
+
+
 POSITIONS = "model.decoder.embed_positions.weight"
 
 
@@ -184,6 +189,9 @@ def not_finite(weights):
     [
         (not_finite, "not finite"),
         (zero_dimensional, "src_embedding.weight has shape ()"),
+        (zero_dimensional_alone, "src_embedding.weight has shape ()"),
+        (lambda weights: weights.update({"model.shared.weight": torch.ones(2**61 - 1, 0)}), "holds no numbers"),
+        (lambda weights: weights.update({POSITIONS: torch.ones(0, 2**40)}), "holds no numbers"),
         (lambda weights: weights.pop("model.encoder.layers.0.fc1.weight"), "feed_forward.inner.weight is missing"),
         (
             lambda weights: weights.update({"model.extra.weight": torch.ones(1)}),
@@ -247,6 +255,7 @@ def test_code_in_a_pickle_never_runs(hf, refused, form):
         ({"model.shared.weight": 3}, "holds no tensors by name"),
         ({"model.shared.weight": torch.ones(1).expand(10**6, 10**6)}, "its tensors are larger than the file"),
         ({"model.shared.weight": torch.ones(3, 3, dtype=torch.int8)}, "is not a float matrix"),
+        ({"model.shared.weight": torch._neg_view(torch.ones(3, 3))}, "is not a float matrix"),
         ({"model.shared.weight": torch.eye(3).to_sparse()}, "holds more than tensors"),
         ({"model.shared.weight": torch.ones(2**20, 2**20, device="meta")}, "holds more than tensors"),
     ],

@@ -42,13 +42,16 @@ FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 def weights_of(path: Path) -> dict[str, Rows]:
     """The weights in a folder of Hugging Face's, in fp32, by their names; those of safetensors are read when needed.
 
-    HeedError for a file that is missing, damaged, or holds more than tensors.
+    HeedError for a file that is missing, damaged, or holds more than tensors, or one without numbers: its other
+    dimensions may be of any size.
     """
     for name, read in (("model.safetensors", _stored), ("pytorch_model.bin", _unpickle)):
-        if (path / name).is_file():
-            return read(path / name)
-        if (path / f"{name}.index.json").is_file():
-            return _shards(path / f"{name}.index.json", read)
+        index = path / f"{name}.index.json"
+        if (path / name).is_file() or index.is_file():
+            weights = read(path / name) if (path / name).is_file() else _shards(index, read)
+            if empty := [one for one, weight in weights.items() if 0 in weight.shape]:
+                raise HeedError(f"{path}: {shown(empty[0])} holds no numbers.")
+            return weights
     raise HeedError(f"{path}: holds neither model.safetensors nor pytorch_model.bin, whole or in shards.")
 
 
@@ -109,6 +112,7 @@ def _unpickle(path: Path) -> dict[str, Rows]:
             tensor.layout != torch.strided
             or tensor.device.type != ("meta" if places else "cpu")
             or tensor.dtype not in FLOATS
+            or tensor.is_neg()  # of which the file holds the numbers with another sign
         ):
             raise HeedError(f"{path}: {shown(name)} is not a float matrix; import the model before it was quantised.")
     # Several names of the same numbers count once.
@@ -118,7 +122,7 @@ def _unpickle(path: Path) -> dict[str, Rows]:
     }
     if sum(sizes.values()) > path.stat().st_size:
         raise HeedError(f"{path}: its tensors are larger than the file.")
-    return {name: _rows_in(copy, tensor) if places else rows_of(tensor) for name, tensor in content.items()}
+    return {name: _rows_in(copy, tensor) if places else rows_of(tensor.detach()) for name, tensor in content.items()}
 
 
 def _tensors(file: BinaryIO, device: str) -> dict[Any, Any]:

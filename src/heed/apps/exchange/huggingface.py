@@ -280,11 +280,7 @@ def load(path: Path, *, report: Callable[[str], None]) -> ModelFolder:
         parts = {name: weight for name, weight in parts.items() if not name.endswith(ATTENTION_BIASES)}
     if not arch.output_bias:
         del parts["output.bias"]
-    tables = {name: parts[name] for name in ("src_embedding.weight", "tgt_embedding.weight") if name in parts}
-    for name, table in tables.items():
-        if len(table.shape) != 2:  # check_parts, which knows all shapes, needs the tokenizer first
-            raise HeedError(f"{path}: {name} has shape {table.shape}, expected two dimensions.")
-    n_rows = [table.shape[0] for table in tables.values()]
+    n_rows = [parts[name].shape[0] for name in ("src_embedding.weight", "tgt_embedding.weight") if name in parts]
     tokenizer: AnyTokenizer
     languages = None
     if config["model_type"] == "marian":
@@ -336,6 +332,8 @@ def _our_parts(theirs: Parts, share: str, path: Path, *, learned: bool) -> Parts
         copies = [left.pop(name) for name in names if name in left]
         if not copies:
             raise HeedError(f"{path}: weight {names[0]} is missing.")
+        if len(shape := copies[0].shape) != 2:  # check_parts, which knows all shapes, needs the tokenizer first
+            raise HeedError(f"{path}: {ours} has shape {shape}, expected two dimensions.")
         if any(not _equal(copies[0], other) for other in copies[1:]):
             raise HeedError(f"{path}: {' and '.join(names)} differ, which config.json says are one matrix.")
         parts[ours] = copies[0]
