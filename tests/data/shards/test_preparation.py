@@ -181,7 +181,7 @@ def test_who_works_and_how_the_work_is_shared_changes_no_byte(tmp_path, text, to
         rounds += 1
         if done[-1]:
             break
-    assert rounds >= 2 and sum("others of other shares are still missing" in line for line in lines) >= 1
+    assert rounds >= 2 and sum("Parts of other shares are still missing" in line for line in lines) >= 1
     shares[0].finish()
     assert digest(tmp_path / "shares") == expected
 

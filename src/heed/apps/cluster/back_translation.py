@@ -163,6 +163,8 @@ def _fault(text: str, translation: str, ended: bool) -> str:
         return "with a blank side"
     if not ended:
         return "cut off"
+    if text == translation:  # an address, or a text whose translation was empty
+        return "untranslated"
     if any(end in side for end in "\n\r" for side in (text, translation)):
         return "of several lines"
     return ""

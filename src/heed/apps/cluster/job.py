@@ -237,7 +237,7 @@ def _finish(out: str, plan: WorkPlan, outcome: Outcome, report: Report) -> bool:
     for part in range(len(plan.parts)):
         record = everything.get(part) or sidecar(out, plan, part, thorough=False)
         if record is None:
-            report(f"{plan.name_of(part)} and others of other shares are still missing; {SUCCESS} follows with them.")
+            report(f"Parts of other shares are still missing, {plan.name_of(part)} first; {SUCCESS} follows with them.")
             return False
         everything[part] = record
     kinds = Counter(record["instruction_set"] for record in everything.values())

@@ -258,7 +258,8 @@ def agreed_plan(out: str, names: Sequence[str], work: Work, report: Callable[[st
             raise HeedError(f"{out}: holds {shown(min(others))} and no {PLAN}; choose a new or an empty folder.")
         plan = make_plan(names, work)
         write_plan(out, plan)
-    report(f"{out}: {plan.rows:,} rows of {counted(len(names), 'file')} in {counted(len(plan.parts), 'part')}.")
+    rows, files, parts = counted(plan.rows, "row"), counted(len(names), "file"), counted(len(plan.parts), "part")
+    report(f"{out}: {rows} of {files} in {parts}.")
     return plan
 
 

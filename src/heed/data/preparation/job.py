@@ -324,7 +324,7 @@ class Preparation:
         missing = [part for part in stage if sidecar(part) is None]
         if missing:
             self._report(
-                f"{plan.name_of(missing[0])} and others of other shares are still missing. Once they are there, "
+                f"Parts of other shares are still missing, {plan.name_of(missing[0])} first. Once they are there, "
                 "run the same command again."
             )
         return not missing
