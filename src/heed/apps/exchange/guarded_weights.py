@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from heed.apps.exchange.archives import check_expansion
+from heed.apps.exchange.archives import MAX_EXPANSION, check_expansion
 from heed.config import shown
 from heed.errors import HeedError
 from heed.model.cost import Rows
@@ -115,13 +115,14 @@ def _unpickle(path: Path) -> dict[str, Rows]:
             or tensor.is_neg()  # of which the file holds the numbers with another sign
         ):
             raise HeedError(f"{path}: {shown(name)} is not a float matrix; import the model before it was quantised.")
-    # Several names of the same numbers count once.
+    # Several names of the same numbers count once in memory; but each is read, with all that lies between its numbers.
     sizes = {
         (_place(t), t.data_ptr(), t.storage_offset(), t.dtype, t.shape, t.stride()): t.numel() * t.element_size()
         for t in content.values()
     }
-    if sum(sizes.values()) > path.stat().st_size:
-        raise HeedError(f"{path}: its tensors are larger than the file.")
+    n_read, size = sum(end - first for first, end in map(_span, content.values())), path.stat().st_size
+    if sum(sizes.values()) > size or n_read > MAX_EXPANSION * size:
+        raise HeedError(f"{path}: its tensors are larger than the file, or overlap too often.")
     return {name: _rows_in(copy, tensor) if places else rows_of(tensor.detach()) for name, tensor in content.items()}
 
 
@@ -151,15 +152,16 @@ def _place(tensor: Tensor) -> int:
     return getattr(tensor.untyped_storage(), "_checkpoint_offset", None) or -1
 
 
-def _end(tensor: Tensor) -> int:
-    """The byte of its storage behind the last number."""
+def _span(tensor: Tensor) -> tuple[int, int]:
+    """The byte of its storage with which its first number begins, and the one behind the last."""
     last = sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return int(tensor.storage_offset() + last + 1) * tensor.element_size() if tensor.numel() else 0
+    first, n_numbers = int(tensor.storage_offset()), last + 1 if tensor.numel() else 0
+    return first * tensor.element_size(), (first + n_numbers) * tensor.element_size()
 
 
 def _lies_in(places: dict[int, int], tensor: Any) -> bool:
     is_strided = isinstance(tensor, Tensor) and tensor.layout == torch.strided
-    return is_strided and _end(tensor) <= places.get(_place(tensor), -1)
+    return is_strided and _span(tensor)[1] <= places.get(_place(tensor), -1)
 
 
 class _Copy:
@@ -175,9 +177,9 @@ def _rows_in(copy: _Copy, tensor: Tensor) -> Rows:
 
     def read(rows: slice) -> NDArray[np.float32]:
         some = tensor[rows] if tensor.dim() else tensor
-        first = int(some.storage_offset()) * some.element_size()
+        first, end = _span(some)
         copy.file.seek(_place(tensor) + first)
-        numbers = bytearray(copy.file.read(max(0, _end(some) - first)))
+        numbers = bytearray(copy.file.read(end - first))
         if not numbers:
             return np.zeros(some.shape, np.float32)
         return torch.frombuffer(numbers, dtype=some.dtype).as_strided(some.shape, some.stride()).float().numpy()
