@@ -69,7 +69,7 @@ Workers = Annotated[
 ClusterOption = Annotated[
     str,
     typer.Option(
-        metavar="none|auto|ADDRESS",
+        metavar="ADDRESS",
         help="A Ray cluster that shares the work: auto (the one that this machine is part of, else one of its own on "
         "loopback) or the ADDRESS of one.",
     ),
