@@ -6,6 +6,7 @@ import os
 import pickle
 import shutil
 import sys
+import tempfile
 import zipfile
 from collections import OrderedDict
 from pathlib import Path
@@ -168,16 +169,8 @@ def test_a_config_that_is_none_is_one_line(hf, refused, content):
     refused("import", hf, hf.parent / "out", "--from", "huggingface", message="config.json: ")
 
 
-def zero_dimensional(weights):
-    weights["model.shared.weight"] = torch.tensor(1.0)
-
-
-def zero_dimensional_alone(weights):
-    zero_dimensional(weights)
-    del weights["final_logits_bias"]
-
-
 POSITIONS = "model.decoder.embed_positions.weight"
+NO_AXES = {"model.shared.weight": torch.tensor(1.0)}
 
 
 def not_finite(weights):
@@ -188,8 +181,8 @@ def not_finite(weights):
     ("change", "message"),
     [
         (not_finite, "not finite"),
-        (zero_dimensional, "src_embedding.weight has shape ()"),
-        (zero_dimensional_alone, "src_embedding.weight has shape ()"),
+        (lambda weights: weights.update(NO_AXES), "embedding.weight has shape ()"),
+        (lambda weights: weights.update(NO_AXES) or weights.pop("final_logits_bias"), "embedding.weight has shape ()"),
         (lambda weights: weights.update({"model.shared.weight": torch.ones(2**61 - 1, 0)}), "holds no numbers"),
         (lambda weights: weights.update({POSITIONS: torch.ones(0, 2**40)}), "holds no numbers"),
         (lambda weights: weights.pop("model.encoder.layers.0.fc1.weight"), "feed_forward.inner.weight is missing"),
@@ -295,6 +288,20 @@ def test_a_pickle_that_asks_for_memory_does_not_get_it(hf, refused, form):
         assert BYTES in path.read_bytes()
     message = "holds more than tensors, perhaps code"
     assert peak_of(lambda: refused("import", hf, hf.parent / "out", "--from", "huggingface", message=message)) < 10**8
+
+
+def test_a_pickle_without_a_place_for_its_copy_is_one_line(hf, refused, monkeypatch):
+    as_pickle(hf, {"model.shared.weight": torch.zeros(3, 3)})
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: [str(hf / "missing")])
+    refused(
+        "import",
+        hf,
+        hf.parent / "out",
+        "--from",
+        "huggingface",
+        message="copied into the folder that TMPDIR names (No ",
+    )
 
 
 def test_an_archive_is_checked_as_torch_reads_it(hf, refused):

@@ -99,8 +99,8 @@ def _unpickle(path: Path) -> dict[str, Rows]:
             f"{path}: holds more than tensors, perhaps code; take the model as model.safetensors."
         ) from None
     except OSError as error:
-        reason = error.strerror or error
-        raise HeedError(f"{path}: cannot be read, or copied into {tempfile.gettempdir()} ({reason}).") from None
+        reason = error.strerror or error  # tempfile.gettempdir may be what fails
+        raise HeedError(f"{path}: cannot be read, or copied into the folder that TMPDIR names ({reason}).") from None
     except Exception as error:  # whatever torch raises for a file that is cut or of another kind
         raise HeedError(f"{path}: damaged or not a file of weights ({type(error).__name__}).") from None
     # Whatever was read is checked as if a stranger had built the objects: names, kinds, sizes.
