@@ -218,7 +218,7 @@ def _show(comparison: "Comparison") -> None:
     names = [f"{number} {system.name}" for number, system in enumerate(systems, start=1)]
     titles = {m: f"{m} (lower is better)" if m in LOWER_IS_BETTER else m for m in comparison.signatures}
     width = max(map(len, (*names, *titles.values())))
-    print(f"{comparison.n_sentences:,} sentences; systems are compared with the first.")
+    print(f"{(n := comparison.n_sentences):,} sentence{'s' * (n != 1)}; systems are compared with the first.")
     # A table for each metric, with significance.
     for metric, title in titles.items():
         print(f"\n{title:{width}}    score   95 % interval  difference  p bootstrap  p randomisation")
