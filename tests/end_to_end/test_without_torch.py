@@ -94,7 +94,7 @@ def test_scores_evaluations_documents_and_facts_need_no_pytorch(hiding, tmp_path
     "words",
     [
         ["attention", MODEL, "two", "--out", "OUT.html"],
-        ["train", "tiny", "--run", "OUT"],
+        ["train", "multi30k-en-de", "--run", "OUT"],
         ["translate", MODEL, "--device", "cuda"],
         ["translate", MODELS / "radius"],
         ["paper", "table1"],

@@ -203,7 +203,7 @@ def test_a_name_becomes_a_model_folder(heed, fetched, hub, published, tmp_path):
     done = heed("import", "nobody/nothing", "out", cwd=tmp_path)
     assert done.returncode == 1 and "no such model" in done.stderr and done.stderr.count("\n") == 1
     done = heed("import", "models", cwd=tmp_path)
-    assert done.returncode == 1 and "name the model folder to write" in done.stderr
+    assert done.returncode == 1 and "name the folder to write as well: heed import models OUT" in done.stderr
 
 
 def test_offline_the_same_files_are_used_again_and_nothing_is_asked(fetched, hub, tmp_path):
