@@ -1,7 +1,7 @@
 """The plain network, on any device: what every other backend must agree with."""
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -34,6 +34,11 @@ class FloatSums(TorchFunctionMode):
         return function(*map(_widened, args), **wide).bfloat16()
 
 
+def float_sums(model: Transformer) -> AbstractContextManager[Any]:
+    """`FloatSums` for a model that needs it; others pay nothing for it."""
+    return FloatSums() if _is_bf16(model.src_embedding.weight) else nullcontext()
+
+
 def _is_bf16(x: Any) -> bool:
     """Whether it is a tensor in bf16 on a CPU."""
     return isinstance(x, Tensor) and x.is_cpu and x.dtype == torch.bfloat16
@@ -52,9 +57,8 @@ class ReferenceBackend:
         return None
 
     def target_features(self, model: Transformer, batch: Batch) -> Float[Tensor, "tgt_token d_model"]:
-        weight = model.src_embedding.weight
-        rows = PaddedBatch.of(batch, weight.device)
-        with FloatSums() if _is_bf16(weight) else nullcontext():
+        rows = PaddedBatch.of(batch, model.src_embedding.weight.device)
+        with float_sums(model):
             state = model.start(model.encode(rows.src, rows.src_mask, keep_mask=rows.src_keep_mask), rows.src_mask)
             features = model.decode_features(rows.tgt_in, state, keep_mask=rows.tgt_keep_mask)
         return features.flatten(0, 1).index_select(0, rows.tgt_places)

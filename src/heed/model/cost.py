@@ -1,4 +1,5 @@
-"""Parameters and floating-point operations by formula: the last column of Table 3, the FLOPs of Table 2."""
+"""The weights of a network: their names, shapes and how they are read; and what they cost by formula: parameters, the
+last column of Table 3, and floating-point operations, the FLOPs of Table 2."""
 
 import math
 from collections.abc import Callable, Iterator

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from heed.backends.cpu import forward, search, training_ops
 from heed.backends.cpu.packed_model import PackedModel, Packer
-from heed.backends.reference import FloatSums
+from heed.backends.reference import float_sums
 from heed.backends.training_protocol import PassSettings
 from heed.data.batches.batch import Batch
 from heed.model.cost import Rows
@@ -35,7 +35,7 @@ class CpuBackend:
         return COVERAGE.missing(model)
 
     def target_features(self, model: Transformer, batch: Batch) -> Float[Tensor, "tgt_token d_model"]:
-        with FloatSums():  # PyTorch's norm is a stack's first, or of the embeddings
+        with float_sums(model):  # PyTorch's norm is a stack's first, or of the embeddings
             return forward.target_features(model, batch)
 
     product = staticmethod(training_ops.product)
