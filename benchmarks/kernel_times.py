@@ -28,6 +28,7 @@ from heed.backends.cpu.search_state import CpuSearchState
 from heed.backends.cpu.training import pack_module
 from heed.backends.cpu.weights import Pack, bf16_weight, fp32_weight, int8_weight
 from heed.backends.kernels import kernels_report
+from heed.backends.live_prefixes import NextIds
 from heed.backends.protocol import SearchState
 from heed.backends.reference_search import ReferenceSearchBackend, ReferenceSearchState
 from heed.errors import HeedError
@@ -196,14 +197,13 @@ def _search(arch: Architecture, vocab_size: int) -> Iterator[TimedKernel]:
         # The choice of continuations from the logits of a full beam of which no hypothesis has ended.
         n = sentences * BEAM
         logits, log_probs = torch.randn(n, vocab_size), np.random.default_rng(1).standard_normal((sentences, BEAM))
-        never, may_end = np.zeros(vocab_size, np.bool_), np.ones(sentences, np.bool_)
-        rest = (log_probs, None, never, may_end)
+        rest = (log_probs, NextIds(np.zeros(vocab_size, np.bool_), np.ones(sentences, np.bool_), eos=2))
         yield TimedKernel(
             "best_continuations",
             "search",
             f"{n} × {vocab_size}",
-            partial(account_ops.best_continuations, logits.numpy(), np.arange(n), *rest, eos=2, k=2 * BEAM),
-            partial(ReferenceSearchBackend().best_continuations, logits, None, *rest, eos=2, k=2 * BEAM),
+            partial(account_ops.best_continuations, logits.numpy(), np.arange(n), *rest, k=2 * BEAM),
+            partial(ReferenceSearchBackend().best_continuations, logits, None, *rest, k=2 * BEAM),
         )
 
 

@@ -94,11 +94,11 @@ def step_cost(preset: str, n_sentences: int, beam: int, n_positions: int) -> Ste
         state._account = DeviceAccount.empty(n_sentences, n_positions, beam=beam, n_best=1, device=device)
         state._never = torch.zeros(3, dtype=torch.int64, device=device)
         state._penalties = torch.ones(n_positions + 1, dtype=torch.float64, device=device)
-        rules = EndingRules(2, early_stopping=False, rows_compete=True, penalties=np.ones(9))
-        fused_rules = ContinuationRules(torch.zeros(VOCAB_SIZE, dtype=torch.bool), 0, 2 * beam)
+        fused = ContinuationRules(torch.zeros(VOCAB_SIZE, dtype=torch.bool), 0, 2 * beam)
+        rules = EndingRules(2, early_stopping=False, rows_compete=True, penalties=np.ones(9), fused=fused)
         cost.launches.clear()
         cost.bytes.clear()
-        state._step(n_sentences, n_positions, rules, fused_rules)
+        state._step(n_sentences, n_positions, rules)
     return cost
 
 

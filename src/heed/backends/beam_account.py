@@ -32,16 +32,6 @@ class Continuations(NamedTuple):
 
 
 @dataclass(frozen=True)
-class EndingRules:
-    """When hypotheses and sentences end; penalties: what divides a log-probability, by the target's length."""
-
-    eos: int
-    early_stopping: bool
-    rows_compete: bool
-    penalties: Floats
-
-
-@dataclass(frozen=True)
 class ContinuationRules:
     """Which continuations a search of the most probable ones takes: as `SearchOps.best_continuations`.
 
@@ -51,6 +41,20 @@ class ContinuationRules:
     never: Bools
     min_tokens: int
     k: int
+
+
+@dataclass(frozen=True)
+class EndingRules:
+    """When hypotheses and sentences end; penalties: what divides a log-probability, by the target's length.
+
+    fused: the continuations that `SearchState.take_steps` takes; None where another choice is made, step by step.
+    """
+
+    eos: int
+    early_stopping: bool
+    rows_compete: bool
+    penalties: Floats
+    fused: ContinuationRules | None = None
 
 
 @dataclass(frozen=True)

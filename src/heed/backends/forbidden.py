@@ -5,18 +5,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from heed.backends.beam_account import Bools
-from heed.backends.live_prefixes import AllowedIds
+from heed.backends.live_prefixes import NextIds
 
 
-def mask_forbidden(
-    log_probs: Float[Tensor, "row vocab"], allowed: AllowedIds | None, never: Bools, may_end: Bools, *, eos: int
-) -> Float[Tensor, "row vocab"]:
-    """The log-probabilities with -∞ for the ids that a row may not take: see `Backend.best_continuations`.
-
-    never (vocab) and may_end (sentence) are on the CPU, where it costs nothing to ask: a GPU would be waited for.
-    """
-    device = log_probs.device
+def mask_forbidden(log_probs: Float[Tensor, "row vocab"], next_ids: NextIds) -> Float[Tensor, "row vocab"]:
+    """The log-probabilities with -∞ for the ids that a row may not take, which are asked about on the CPU: a GPU would
+    be waited for."""
+    device, (never, may_end, eos, allowed) = log_probs.device, next_ids
     log_probs = log_probs.masked_fill(torch.from_numpy(never).to(device), -torch.inf)
     if not may_end.all():
         too_early = torch.from_numpy(np.repeat(~may_end, len(log_probs) // len(may_end))).to(device)

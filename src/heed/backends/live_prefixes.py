@@ -1,15 +1,29 @@
 """How much of its prefix each hypothesis of a search has written, and which ids may follow."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from heed.backends.beam_account import Continuations, Floats, Ints
+from heed.backends.beam_account import Bools, Continuations, Floats, Ints
 from heed.text.prefix import NO_PREFIX, Prefix
 
 # By row, the ids that may follow, ascending; None where any may.
 AllowedIds = Sequence[NDArray[np.int32] | None]
+
+
+class NextIds(NamedTuple):
+    """The ids that may follow in a step.
+
+    never: (vocab), those that no row may take. may_end: (sentence), whether `eos` may follow. allowed: what prefixes
+    leave; None: everything.
+    """
+
+    never: Bools
+    may_end: Bools
+    eos: int
+    allowed: AllowedIds | None = None
 
 
 class LivePrefixes:

@@ -13,14 +13,13 @@ from numpy.typing import NDArray
 from heed.backends.beam_account import (
     BeamAccount,
     Bools,
-    ContinuationRules,
     Continuations,
     EndingRules,
     Floats,
     Ints,
     StepLimits,
 )
-from heed.backends.live_prefixes import AllowedIds, LivePrefixes
+from heed.backends.live_prefixes import LivePrefixes, NextIds
 from heed.data.batches.batch import Batch
 from heed.errors import HeedError
 from heed.model.architecture import Architecture
@@ -76,14 +75,10 @@ class SearchState(Protocol):
         """
 
     def take_steps(
-        self,
-        account: BeamAccount,
-        rules: EndingRules,
-        fused_rules: ContinuationRules,
-        prefixes: LivePrefixes,
-        step_limits: StepLimits,
+        self, account: BeamAccount, rules: EndingRules, prefixes: LivePrefixes, step_limits: StepLimits
     ) -> Bools | None:
-        """Extends all hypotheses by their best continuations, within these limits, without `logits` and `select`.
+        """Extends all hypotheses by the continuations of `rules.fused`, within these limits, without `logits` and
+        `select`.
 
         Returns which searches are over, or None, without having done anything, if this state only takes single steps.
         HeedError if the logits are not finite.
@@ -101,23 +96,13 @@ class SearchOps(Protocol):
         """What is equal to logits of the mean of several models' probabilities."""
 
     def best_continuations(
-        self,
-        logits: Logits,
-        active: Ints | None,
-        log_probs: Floats,
-        allowed: AllowedIds | None,
-        never: Bools,
-        may_end: Bools,
-        *,
-        eos: int,
-        k: int,
+        self, logits: Logits, active: Ints | None, log_probs: Floats, next_ids: NextIds, *, k: int
     ) -> tuple[Floats, Ints]:
         """The k largest sums of a row's log-probability and its next id's: values and row in the beam · vocab + id,
         both (sentence, k).
 
-        active: the rows that have logits, None for all; other rows have no continuation. log_probs (sentence, beam).
-        allowed: of every row, the ids that it may take. never (vocab): ids that no row may take. may_end (sentence):
-        whether eos may follow. Of equals the first is taken; where fewer than k exist, the values are -∞.
+        active: the rows that have logits, None for all; other rows have no continuation. log_probs (sentence, beam). Of
+        equals the first is taken; where fewer than k exist, the values are -∞.
         """
 
     def punish(
@@ -140,21 +125,10 @@ class SearchOps(Protocol):
         """(row, id): the log-probabilities of these ids (row, id); -∞ for an id below 0."""
 
     def draw(
-        self,
-        logits: Logits,
-        numbers: Floats,
-        allowed: AllowedIds | None,
-        never: Bools,
-        may_end: Bools,
-        *,
-        eos: int,
-        temperature: float,
-        top_k: int | None,
-        top_p: float,
+        self, logits: Logits, numbers: Floats, next_ids: NextIds, *, temperature: float, top_k: int | None, top_p: float
     ) -> tuple[Ints, Floats]:
         """An id for each row, and its log-probability: the distribution of the ids that it may take, most probable
-        first, is inverted at the row's number in [0, 1). The rest as `best_continuations` takes it, and
-        `SamplingSettings` has it."""
+        first, is inverted at the row's number in [0, 1). temperature, top_k, top_p: as in `SamplingSettings`."""
 
     def extend_beams(
         self, account: BeamAccount, continuations: Continuations, rules: EndingRules

@@ -12,7 +12,6 @@ from torch import Tensor
 from heed.backends.beam_account import (
     BeamAccount,
     Bools,
-    ContinuationRules,
     Continuations,
     EndingRules,
     Floats,
@@ -21,7 +20,7 @@ from heed.backends.beam_account import (
     extend,
 )
 from heed.backends.forbidden import mask_forbidden
-from heed.backends.live_prefixes import AllowedIds, LivePrefixes
+from heed.backends.live_prefixes import LivePrefixes, NextIds
 from heed.backends.protocol import NO_BF16, NO_INT8, NotFiniteError, SearchState, position_bytes
 from heed.data.batches.batch import Batch
 from heed.data.batches.padded import PaddedBatch, padded, sent
@@ -74,11 +73,8 @@ class ReferenceSearchBackend:
         logits: Float[Tensor, "row vocab"],
         active: Ints | None,
         log_probs: Floats,
-        allowed: AllowedIds | None,
-        never: Bools,
-        may_end: Bools,
+        next_ids: NextIds,
         *,
-        eos: int,
         k: int,
     ) -> tuple[Floats, Ints]:
         n_sentences, beam_size = log_probs.shape
@@ -87,7 +83,7 @@ class ReferenceSearchBackend:
         if active is not None:
             of_all = next_log_probs.new_full((n_sentences * beam_size, vocab_size), -torch.inf)
             next_log_probs = of_all.index_copy_(0, torch.from_numpy(active).to(device), next_log_probs)
-        next_log_probs = mask_forbidden(next_log_probs, allowed, never, may_end, eos=eos)
+        next_log_probs = mask_forbidden(next_log_probs, next_ids)
         totals = torch.from_numpy(log_probs).to(device).view(-1, 1) + next_log_probs
         values, indices = totals.view(n_sentences, -1).topk(k, dim=1)
         return values.cpu().numpy(), indices.cpu().numpy()
@@ -125,16 +121,13 @@ class ReferenceSearchBackend:
         self,
         logits: Float[Tensor, "row vocab"],
         numbers: Floats,
-        allowed: AllowedIds | None,
-        never: Bools,
-        may_end: Bools,
+        next_ids: NextIds,
         *,
-        eos: int,
         temperature: float,
         top_k: int | None,
         top_p: float,
     ) -> tuple[Ints, Floats]:
-        log_probs = mask_forbidden(torch.log_softmax(logits.detach().float(), dim=-1), allowed, never, may_end, eos=eos)
+        log_probs = mask_forbidden(torch.log_softmax(logits.detach().float(), dim=-1), next_ids)
         sharpened = torch.log_softmax(log_probs / temperature, dim=-1)
         probs, ids = sharpened.double().exp().sort(dim=-1, descending=True, stable=True)
         before = probs.cumsum(dim=-1) - probs
@@ -211,12 +204,7 @@ class ReferenceSearchState:
         return self._model.decode(torch.from_numpy(tokens).to(self._device)[:, None], self._state)[:, 0]
 
     def take_steps(
-        self,
-        account: BeamAccount,
-        rules: EndingRules,
-        fused_rules: ContinuationRules,
-        prefixes: LivePrefixes,
-        step_limits: StepLimits,
+        self, account: BeamAccount, rules: EndingRules, prefixes: LivePrefixes, step_limits: StepLimits
     ) -> None:
         return None
 

@@ -9,15 +9,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from heed.backends.beam_account import BeamAccount, Bools, EndingRules, Floats, Ints, StepLimits
+from heed.backends.beam_account import BeamAccount, Bools, EndingRules, Ints, StepLimits
 from heed.backends.choice import search_backend, searchable
-from heed.backends.live_prefixes import AllowedIds, LivePrefixes
+from heed.backends.live_prefixes import LivePrefixes
 from heed.backends.protocol import Logits, NotFiniteError, SearchModel, SearchOps, SearchState
 from heed.data.batches.batch import end_to_end
 from heed.decoding.scoring import length_penalties
 from heed.decoding.settings import DecodingSettings, SamplingSettings, check_n_best
 from heed.decoding.stream import SearchMemory, Source, SourceQueue, maximum_length
-from heed.decoding.token_choice import Choice, Constraint, make_choice
+from heed.decoding.token_choice import Choice, Constraint, LiveSentences, make_choice
 from heed.errors import HeedError
 from heed.text.tokenizer import SpecialIds
 
@@ -121,7 +121,7 @@ def search(
         # Sources enter some at a time: a larger encoder batch costs less a sentence than many small ones.
         n_free = min(state.n_free for state in states)
         if len(beams) == 0 or n_free >= max(1, n_sentences // 4):
-            arriving = queue.take(n_free, memory.max_tokens() - int(beams.limits.sum()), idle=len(beams) == 0)
+            arriving = queue.take(n_free, memory.max_tokens() - int(beams.account.limits.sum()), idle=len(beams) == 0)
             if arriving:
                 _check_ids(arriving, special, models[0])
                 src, lengths = end_to_end([source.ids for source in arriving], last=special.eos)
@@ -179,30 +179,19 @@ class BeamBatch:
         self._beam_size, self._n_best = settings.beam_size, n_best
         self.numbers: Ints = np.empty(0, np.int64)
         self._prefixes = LivePrefixes([], beam=self._beam_size)
-        self._account = self._new_account(np.empty(0, np.int64), FIRST_WIDTH)
+        self.account = self._new_account(np.empty(0, np.int64), FIRST_WIDTH)
         self._longest = 0  # ids written so far
         self._rules = EndingRules(
             special.eos,
             early_stopping=settings.early_stopping or self._beam_size == 1,
             rows_compete=choice.rows_compete,
             penalties=np.ones(1),
+            fused=choice.fused_rules,
         )
         self._finished: list[tuple[int, list[Hypothesis]]] = []
 
     def __len__(self) -> int:
         return len(self.numbers)
-
-    @property
-    def lengths(self) -> Ints:
-        return self._account.lengths
-
-    @property
-    def limits(self) -> Ints:
-        return self._account.limits
-
-    @property
-    def log_probs(self) -> Floats:
-        return self._account.log_probs
 
     def _new_account(self, limits: Ints, width: int) -> BeamAccount:
         # Competing rows that begin alike would stay alike: only the first one counts at first.
@@ -216,8 +205,8 @@ class BeamBatch:
         limits = np.array([maximum_length(source, self._settings) for source in sources])
         if len(self) == 0:
             self._longest = 0
-            self._account = self._new_account(limits[:0], FIRST_WIDTH)
-        self._account = self._account.concat(self._new_account(limits, self._account.width))
+            self.account = self._new_account(limits[:0], FIRST_WIDTH)
+        self.account = self.account.concat(self._new_account(limits, self.account.width))
         self._prefixes = self._prefixes.concat([source.prefix for source in sources])
         numbers = [source.number for source in sources]
         self.numbers = np.concatenate([self.numbers, numbers])
@@ -229,54 +218,44 @@ class BeamBatch:
 
     def tokens(self) -> Ints:
         """(row): every row's last id."""
-        return self._account.last.ravel()
+        return self.account.last.ravel()
 
     def active(self) -> Ints | None:
         """(active): the rows that can still enter the n_best, or None for all."""
         if not self._choice.rows_compete:
             return None
-        min_penalty = self._rules.penalties[self.limits]
-        can_win = self.log_probs / min_penalty[:, None] > self._account.threshold[:, None]
+        min_penalty = self._rules.penalties[self.account.limits]
+        can_win = self.account.log_probs / min_penalty[:, None] > self.account.threshold[:, None]
         return np.flatnonzero(can_win)
-
-    def allowed_ids(self) -> AllowedIds | None:
-        """The ids that a prefix lets follow each row; None where any may follow any."""
-        return self._prefixes.allowed_ids(self.limits - self.lengths)
-
-    def written(self, row: int) -> list[int]:
-        """The ids that a row has so far, bos in front."""
-        sentence, place = divmod(row, self._beam_size)
-        ids: list[int] = self._account.history[sentence, place, : self.lengths[sentence]].tolist()
-        return [self._special.bos, *ids]
 
     def take_steps(self, states: Sequence[SearchState], step_limits: StepLimits) -> tuple[Ints, Ints] | None:
         """Takes several steps in one call (`SearchState.take_steps`); None if that is impossible here."""
-        if len(states) > 1 or self._choice.fused_rules is None:
+        if len(states) > 1 or self._rules.fused is None:
             return None
         self._make_room()
-        most = min(step_limits.most, self._account.width - self._longest, int(self.limits.max()) - self._longest)
-        done = states[0].take_steps(
-            *(self._account, self._rules, self._choice.fused_rules, self._prefixes), replace(step_limits, most=most)
-        )
+        most = min(step_limits.most, self.account.width - self._longest, int(self.account.limits.max()) - self._longest)
+        done = states[0].take_steps(self.account, self._rules, self._prefixes, replace(step_limits, most=most))
         if done is None:
             return None
-        self._longest = int(self.lengths.max())
+        self._longest = int(self.account.lengths.max())
         return self._finish(self._own_rows(), done)
 
     def step(self, logits: Logits, active: Ints | None) -> tuple[Ints, Ints]:
         """One more id for every row: (the old row of every new one, the old place of every sentence that continues)."""
-        continuations = self._choice.choose(logits, active, self)
-        if self._prefixes:
-            continuations = self._prefixes.with_given(continuations, self.log_probs)
+        account, prefixes = self.account, self._prefixes
+        live = LiveSentences(self.numbers, account, prefixes.allowed_ids(account.limits - account.lengths))
+        continuations = self._choice.choose(logits, active, live)
+        if prefixes:
+            continuations = prefixes.with_given(continuations, account.log_probs)
         best = continuations.log_probs[:, 0] if self._choice.rows_compete else continuations.log_probs.max(axis=1)
         if not (best > -np.inf).all():  # also false for NaN
             raise NotFiniteError
         self._make_room()
         self._longest += 1
-        parents, done = self._backend.extend_beams(self._account, continuations, self._rules)
-        self._prefixes.advance(parents, self._account.last)
+        parents, done = self._backend.extend_beams(self.account, continuations, self._rules)
+        self._prefixes.advance(parents, self.account.last)
         rows = np.arange(0, parents.size, self._beam_size)[:, None] + parents
-        self._choice.advance(rows, self._account.last, ~done)
+        self._choice.advance(rows, self.account.last, ~done)
         return self._finish(rows, done)
 
     def drop(self, gone: Bools) -> tuple[Ints, Ints]:
@@ -285,12 +264,12 @@ class BeamBatch:
         return self._keep(self._own_rows(), np.flatnonzero(~gone))
 
     def _own_rows(self) -> Ints:
-        return np.arange(self._account.last.size).reshape(self._account.last.shape)
+        return np.arange(self.account.last.size).reshape(self.account.last.shape)
 
     def _make_room(self) -> None:
         """For one more id."""
-        if self._longest == self._account.width:
-            self._account.resize(2 * self._account.width)
+        if self._longest == self.account.width:
+            self.account.resize(2 * self.account.width)
 
     def _finish(self, rows: Ints, done: Bools) -> tuple[Ints, Ints]:
         """Puts the sentences that are done among the finished ones."""
@@ -301,15 +280,15 @@ class BeamBatch:
         self._prefixes = self._prefixes.select(kept)
         if len(kept) == len(self):
             return rows.ravel(), kept
-        self.numbers, self._account = self.numbers[kept], self._account.select(kept)
+        self.numbers, self.account = self.numbers[kept], self.account.select(kept)
         if len(kept):  # a long sentence that is done leaves no memory behind that the shorter ones do not need
-            self._longest = int(self.lengths.max())
-            self._account.resize(min(self._account.width, max(FIRST_WIDTH, 2 * self._longest)))
+            self._longest = int(self.account.lengths.max())
+            self.account.resize(min(self.account.width, max(FIRST_WIDTH, 2 * self._longest)))
         return rows[kept].ravel(), kept
 
     def _hypotheses(self, place: int) -> list[Hypothesis]:
         """The best ones of the sentence at this place, best first."""
-        account = self._account
+        account = self.account
         columns = (best[place].tolist() for best in (account.best_scores, account.best_log_probs, account.best_lengths))
         return [
             Hypothesis(tuple(account.best_ids[place, rank, : abs(length)].tolist()), log_prob, score, length >= 0)

@@ -4,42 +4,30 @@ Axes: row = sentence × beam; of a sentence, choice = continuations.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from heed.backends.beam_account import Bools, ContinuationRules, Continuations, Floats, Ints
-from heed.backends.live_prefixes import AllowedIds
+from heed.backends.beam_account import BeamAccount, Bools, ContinuationRules, Continuations, Floats, Ints
+from heed.backends.live_prefixes import AllowedIds, NextIds
 from heed.backends.protocol import Logits, SearchOps
 from heed.decoding.settings import DecodingSettings, SamplingSettings
 from heed.errors import HeedError
 from heed.text.tokenizer import SpecialIds
 
 
-@runtime_checkable
-class LiveHypotheses(Protocol):
-    """The view that a choice has of the sentences that are being searched."""
+@dataclass(frozen=True)
+class LiveSentences:
+    """The sentences that are being searched, as a choice sees them.
 
-    numbers: Ints  # of each sentence, its source's number
+    numbers: (sentence), their sources'. allowed: of every row, the ids that its prefix lets follow; None: any.
+    """
 
-    @property
-    def lengths(self) -> Ints:
-        """The number of ids that each sentence's targets have so far."""
-
-    @property
-    def limits(self) -> Ints:
-        """The most ids that each sentence's targets may have."""
-
-    @property
-    def log_probs(self) -> Floats:
-        """(sentence, beam)"""
-
-    def allowed_ids(self) -> AllowedIds | None:
-        """The ids that a prefix lets follow each row; None where any may follow any."""
-
-    def written(self, row: int) -> list[int]:
-        """The ids that a row has so far, bos in front."""
+    numbers: Ints
+    account: BeamAccount
+    allowed: AllowedIds | None
 
 
 @runtime_checkable
@@ -57,7 +45,7 @@ class Choice(Protocol):
     def admit(self, numbers: Sequence[int]) -> None:
         """The sources of these numbers are searched from now on, behind the others."""
 
-    def choose(self, logits: Logits, active: Ints | None, beams: LiveHypotheses) -> Continuations:
+    def choose(self, logits: Logits, active: Ints | None, live: LiveSentences) -> Continuations:
         """The continuations of every sentence. active: the rows that have logits, None for all."""
 
     def advance(self, rows: Ints, ids: Ints | None, going_on: Bools) -> None:
@@ -117,7 +105,7 @@ class BestChoice:
     rows_compete = True
 
     def __init__(self, settings: DecodingSettings, special: SpecialIds, backend: SearchOps, *, vocab_size: int):
-        self._backend, self._vocab_size, self._eos = backend, vocab_size, special.eos
+        self._backend, self._vocab_size, self._special = backend, vocab_size, special
         k = min(2 * settings.beam_size, settings.beam_size * vocab_size)
         never = _never_chosen(special, vocab_size)
         self._rules = ContinuationRules(never, settings.min_tokens, k)
@@ -130,20 +118,15 @@ class BestChoice:
     def admit(self, numbers: Sequence[int]) -> None:
         pass
 
-    def choose(self, logits: Logits, active: Ints | None, beams: LiveHypotheses) -> Continuations:
-        log_probs, allowed = np.ascontiguousarray(beams.log_probs), beams.allowed_ids()
-        if repeats_less(self._settings):
-            logits, log_probs = self._less_repeated(logits, active, log_probs, allowed, beams)
-        values, places = self._backend.best_continuations(
-            logits,
-            active,
-            log_probs,
-            allowed,
-            self._rules.never,
-            beams.lengths >= self._rules.min_tokens,
-            eos=self._eos,
-            k=self._rules.k,
+    def choose(self, logits: Logits, active: Ints | None, live: LiveSentences) -> Continuations:
+        log_probs, may_end = (
+            np.ascontiguousarray(live.account.log_probs),
+            live.account.lengths >= self._rules.min_tokens,
         )
+        if repeats_less(self._settings):
+            logits, log_probs = self._less_repeated(logits, active, log_probs, live)
+        next_ids = NextIds(self._rules.never, may_end, self._special.eos, live.allowed)
+        values, places = self._backend.best_continuations(logits, active, log_probs, next_ids, k=self._rules.k)
         parents = places // self._vocab_size
         return Continuations(values, parents, places - parents * self._vocab_size)
 
@@ -151,7 +134,7 @@ class BestChoice:
         pass
 
     def _less_repeated(
-        self, logits: Logits, active: Ints | None, log_probs: Floats, allowed: AllowedIds | None, beams: LiveHypotheses
+        self, logits: Logits, active: Ints | None, log_probs: Floats, live: LiveSentences
     ) -> tuple[Logits, Floats]:
         """The logits with what rows have written already punished, and log-probabilities that make up for their sums.
 
@@ -160,8 +143,8 @@ class BestChoice:
         """
         rows = np.arange(log_probs.size) if active is None else active
         size, penalty = self._settings.no_repeat_ngram_size, self._settings.repetition_penalty
-        free = [allowed is None or allowed[row] is None for row in rows.tolist()]
-        written = [beams.written(row) if is_free else [] for row, is_free in zip(rows.tolist(), free, strict=True)]
+        is_free = [live.allowed is None or live.allowed[row] is None for row in rows.tolist()]
+        written = [self._written(live.account, row) if free else [] for row, free in zip(rows, is_free, strict=True)]
         repeated = [np.unique(ids).astype(np.int64) for ids in written] if penalty != 1 else None
         barred = [np.array(_completions(ids, size), np.int64) for ids in written] if size else None
         is_greedy = log_probs.shape[1] == 1
@@ -169,6 +152,12 @@ class BestChoice:
         shifted = log_probs.copy()
         shifted.reshape(-1)[rows] += shifts
         return logits, shifted
+
+    def _written(self, account: BeamAccount, row: int) -> list[int]:
+        """The ids that a row has so far, bos in front."""
+        sentence, place = divmod(row, self._settings.beam_size)
+        ids: list[int] = account.history[sentence, place, : account.lengths[sentence]].tolist()
+        return [self._special.bos, *ids]
 
 
 def repeats_less(settings: DecodingSettings) -> bool:
@@ -197,10 +186,11 @@ class ConstrainedChoice:
         self._constraint.admit(numbers)
 
     @np.errstate(invalid="ignore")  # numbers that are not finite are found in what they lead to
-    def choose(self, logits: Logits, active: Ints | None, beams: LiveHypotheses) -> Continuations:
-        n_sentences, n_rows = len(beams.log_probs), beams.log_probs.size
+    def choose(self, logits: Logits, active: Ints | None, live: LiveSentences) -> Continuations:
+        account = live.account
+        n_sentences, n_rows = len(account), account.log_probs.size
         rows = np.arange(n_rows) if active is None else active
-        allowed = self._constraint.choices(rows, (beams.limits - beams.lengths)[rows // self._beam_size])
+        allowed = self._constraint.choices(rows, (account.limits - account.lengths)[rows // self._beam_size])
         n_allowed = allowed.shape[1]
         of_allowed = self._backend.log_probs_of(logits, np.ascontiguousarray(allowed))
         if len(given := self._constraint.given):
@@ -208,7 +198,7 @@ class ConstrainedChoice:
             together = np.logaddexp.reduce(of_given, axis=1, keepdims=True)
             of_allowed = np.where(np.isin(allowed, given), together, of_allowed)
         total, ids = np.full((n_rows, n_allowed), -np.inf), np.zeros((n_rows, n_allowed), np.int64)
-        total[rows] = beams.log_probs.reshape(-1, 1)[rows] + of_allowed
+        total[rows] = account.log_probs.reshape(-1, 1)[rows] + of_allowed
         ids[rows] = allowed
         k = min(2 * self._beam_size, self._beam_size * n_allowed)
         total = total.reshape(n_sentences, -1)
@@ -245,30 +235,27 @@ class SampledChoice:
     def admit(self, numbers: Sequence[int]) -> None:
         pass
 
-    def choose(self, logits: Logits, active: Ints | None, beams: LiveHypotheses) -> Continuations:
+    def choose(self, logits: Logits, active: Ints | None, live: LiveSentences) -> Continuations:
+        next_ids = NextIds(self._never, live.account.lengths >= self._min_tokens, self._eos, live.allowed)
+        sampling = self._sampling
         ids, log_probs = self._backend.draw(
-            logits,
-            self._random_numbers(beams),
-            beams.allowed_ids(),
-            self._never,
-            beams.lengths >= self._min_tokens,
-            eos=self._eos,
-            temperature=self._sampling.temperature,
-            top_k=self._sampling.top_k,
-            top_p=self._sampling.top_p,
+            *(logits, self._random_numbers(live), next_ids),
+            temperature=sampling.temperature,
+            top_k=sampling.top_k,
+            top_p=sampling.top_p,
         )
-        shape = beams.log_probs.shape
+        so_far, shape = live.account.log_probs, live.account.log_probs.shape
         parents = np.broadcast_to(np.arange(self._beam_size), shape)
-        return Continuations(beams.log_probs + log_probs.reshape(shape), parents, ids.reshape(shape))
+        return Continuations(so_far + log_probs.reshape(shape), parents, ids.reshape(shape))
 
     def advance(self, rows: Ints, ids: Ints | None, going_on: Bools) -> None:
         pass
 
-    def _random_numbers(self, beams: LiveHypotheses) -> Floats:
+    def _random_numbers(self, live: LiveSentences) -> Floats:
         """(row): one in [0, 1) for each."""
         numbers = [
             np.random.default_rng((self._sampling.seed, int(number), int(length))).random(self._beam_size)
-            for number, length in zip(beams.numbers, beams.lengths, strict=True)
+            for number, length in zip(live.numbers, live.account.lengths, strict=True)
         ]
         return np.concatenate(numbers)
 

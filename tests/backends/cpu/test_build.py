@@ -19,6 +19,7 @@ from cffi import FFI
 from heed.backends.cpu import account_ops, tensors, training_ops
 from heed.backends.cpu.build import DIGEST_BYTES, SCRATCH, addresses, check_range, kernel, known_flags, library
 from heed.backends.cpu.declarations import FOLDER, PARAMETERS, ffi, structure
+from heed.backends.live_prefixes import NextIds
 from heed.runtime.device import cache_folder
 from heed.runtime.instruction_sets import chosen_set
 from heed.runtime.locks import locked
@@ -329,7 +330,7 @@ def test_numbers_beyond_a_table_never_reach_the_kernels():
     with pytest.raises(IndexError, match="rows holds 4; expected 0 to 3"):
         account_ops.best_continuations(
             np.zeros((1, 5), np.float32), np.array([4]), np.zeros((2, 2)),
-            None, np.zeros(5, np.bool_), np.ones(2, np.bool_), eos=2, k=2,
+            NextIds(np.zeros(5, np.bool_), np.ones(2, np.bool_), eos=2), k=2,
         )  # fmt: skip
     with pytest.raises(IndexError, match="an id is out of range"):
         account_ops.log_probs_of(np.zeros((1, 5), np.float32), np.array([[5]]))

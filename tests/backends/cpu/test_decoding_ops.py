@@ -17,6 +17,7 @@ from tests.decoding.searches import VOCAB_SIZE, sharp_model
 
 from heed.backends.cpu import account_ops, decoding_ops, weights
 from heed.backends.cpu.build import has_bf16, has_int8, largest_int8_weight, library
+from heed.backends.live_prefixes import NextIds
 from heed.backends.reference_search import ReferenceSearchBackend
 from heed.decoding.loading import prepack_models
 from heed.runtime.device import native_kernels
@@ -163,8 +164,9 @@ def test_the_best_continuations_are_those_of_a_whole_sort(n_sentences, beam, voc
     allowed_ids = [row.nonzero()[:, 0].int().numpy() if of else None for row, of in zip(only, some, strict=True)]
     k = 2 * beam
     active = torch.rand(n_sentences * beam).gt(0.2).nonzero()[:, 0]
-    arguments = (active.numpy(), log_probs.clone().numpy(), allowed_ids, never.numpy(), may_end.numpy())
-    found = account_ops.best_continuations(logits[active].numpy(), *arguments, eos=2, k=k)
+    next_ids = NextIds(never.numpy(), may_end.numpy(), 2, allowed_ids)
+    arguments = (logits[active].numpy(), active.numpy(), log_probs.clone().numpy(), next_ids)
+    found = account_ops.best_continuations(*arguments, k=k)
     values, index = map(torch.from_numpy, found)
     left_out = torch.ones(n_sentences * beam, dtype=torch.bool)
     left_out[active] = False
@@ -210,12 +212,14 @@ def test_a_draw_is_that_of_the_whole_distribution_in_order(n, vocab_size, temper
     never, may_end = np.arange(vocab_size) < 2, np.arange(n) % 2 == 0
     only = np.arange(3, vocab_size, 2, dtype=np.int32)
     allowed = [only if i == 1 else None for i in range(2 * n)]
-    options = {"eos": 2, "temperature": temperature, "top_k": top_k, "top_p": top_p}
-    ids, log_probs = account_ops.draw(logits.numpy(), numbers, allowed, never, may_end, **options)
-    expected, values = ReferenceSearchBackend().draw(logits, numbers, allowed, never, may_end, **options)
+    next_ids, options = (
+        NextIds(never, may_end, 2, allowed),
+        {"temperature": temperature, "top_k": top_k, "top_p": top_p},
+    )
+    ids, log_probs = account_ops.draw(logits.numpy(), numbers, next_ids, **options)
+    expected, values = ReferenceSearchBackend().draw(logits, numbers, next_ids, **options)
     below, above = (
-        ReferenceSearchBackend().draw(logits, numbers + more, allowed, never, may_end, **options)[0]
-        for more in (-1e-6, 1e-6)
+        ReferenceSearchBackend().draw(logits, numbers + more, next_ids, **options)[0] for more in (-1e-6, 1e-6)
     )
     assert ((ids == expected) | (ids == below) | (ids == above)).all()
     same = ids == expected

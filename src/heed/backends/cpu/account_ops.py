@@ -9,26 +9,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heed.backends.beam_account import BeamAccount, Bools, Continuations, EndingRules, Floats, Ints
+from heed.backends.beam_account import BeamAccount, Continuations, EndingRules, Floats, Ints
 from heed.backends.cpu.build import addresses, check_range, kernel, raw_addresses
 from heed.backends.cpu.declarations import Structure, array, ffi, structure
 from heed.backends.cpu.weights import Floats32
-from heed.backends.live_prefixes import AllowedIds, LivePrefixes
+from heed.backends.live_prefixes import AllowedIds, LivePrefixes, NextIds
 
 
 def best_continuations(
-    logits: Floats32,
-    active: Ints | None,
-    log_probs: Floats,
-    allowed: AllowedIds | None,
-    never: Bools,
-    may_end: Bools,
-    *,
-    eos: int,
-    k: int,
+    logits: Floats32, active: Ints | None, log_probs: Floats, next_ids: NextIds, *, k: int
 ) -> tuple[Floats, Ints]:
     """Implements `SearchOps.best_continuations`."""
-    n_sentences, beam = log_probs.shape
+    (never, may_end, eos, allowed), (n_sentences, beam) = next_ids, log_probs.shape
     active = np.arange(log_probs.size) if active is None else active
     lists, counts = _allowed_lists(allowed, n_sentences * beam)
     values, indices = np.empty((n_sentences, k)), np.empty((n_sentences, k), np.int64)
@@ -77,19 +69,10 @@ def _log_sums(logits: Floats32) -> Floats:
 
 
 def draw(
-    logits: Floats32,
-    numbers: Floats,
-    allowed: AllowedIds | None,
-    never: Bools,
-    may_end: Bools,
-    *,
-    eos: int,
-    temperature: float,
-    top_k: int | None,
-    top_p: float,
+    logits: Floats32, numbers: Floats, next_ids: NextIds, *, temperature: float, top_k: int | None, top_p: float
 ) -> tuple[Ints, Floats]:
     """Implements `SearchOps.draw`."""
-    n_rows, vocab = logits.shape
+    (never, may_end, eos, allowed), (n_rows, vocab) = next_ids, logits.shape
     lists, counts = _allowed_lists(allowed, n_rows)
     ids, log_probs = np.empty(n_rows, np.int64), np.empty(n_rows)
     at = addresses(

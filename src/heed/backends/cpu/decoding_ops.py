@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heed.backends.beam_account import BeamAccount, Bools, ContinuationRules, EndingRules, Ints, StepLimits
+from heed.backends.beam_account import BeamAccount, Bools, EndingRules, Ints, StepLimits
 from heed.backends.cpu.account_ops import account_structures, prefix_structures, within
 from heed.backends.cpu.build import Wanted, addresses, check_range, kernel, raw_addresses
 from heed.backends.cpu.declarations import Address, Structure, address, array, constants, ffi, structure
@@ -238,23 +238,23 @@ class DecoderLayers(_Layers):
         *,
         account: BeamAccount,
         rules: EndingRules,
-        fused_rules: ContinuationRules,
         prefixes: LivePrefixes,
         step_limits: StepLimits,
     ) -> Bools | None:
         """Runs `SearchState.take_steps`; None if a number is not finite. beams: before the first step. Others as
         `step` takes it."""
         # What the kernel reads and changes in place.
-        n_sentences, beam = account.last.shape
+        (n_sentences, beam), fused = account.last.shape, rules.fused
+        assert fused is not None
         account_structure, rules_structure = account_structures(account, rules)
         output, vocab_size = self._model.output, self._model.vocab_size
-        at = addresses("search_steps", never=(fused_rules.never, (vocab_size,), np.bool_))
+        at = addresses("search_steps", never=(fused.never, (vocab_size,), np.bool_))
         of_prefixes = prefix_structures(prefixes)
         if step_limits.n_waiting is not None:
             at |= addresses("search_steps", n_waiting=(step_limits.n_waiting, (1,), np.int64))
         # Checked once for all steps: sizes, room for the longest hypothesis, ids.
         fits = prefixes.states.shape == (n_sentences, beam) and len(beams.slots) == n_sentences * beam
-        if output.d_out != vocab_size or not fits or fused_rules.k < beam:
+        if output.d_out != vocab_size or not fits or fused.k < beam:
             raise ValueError("kernel search_steps: the output, the rows or k do not fit the account.")
         longest = int(account.lengths.max()) + step_limits.most
         if longest > min(account.width, beams.ancestors.shape[1], len(positions)):
@@ -269,8 +269,8 @@ class DecoderLayers(_Layers):
             account=account_structure[0],
             rules=rules_structure[0],
             output=output.structure[0],
-            min_tokens=fused_rules.min_tokens,
-            k=fused_rules.k,
+            min_tokens=fused.min_tokens,
+            k=fused.k,
             most_steps=step_limits.most,
             least_steps=step_limits.least,
             most_done=step_limits.most_done,

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from heed.backends.beam_account import BeamAccount, Bools, ContinuationRules, EndingRules, Ints, StepLimits
+from heed.backends.beam_account import BeamAccount, Bools, EndingRules, Ints, StepLimits
 from heed.backends.cpu.account_ops import reorder_ancestors
 from heed.backends.cpu.decoding_ops import Beams, DecoderLayers, EncoderLayers, PackedSentences, heads_of
 from heed.backends.cpu.packed_model import PackedModel
@@ -88,12 +88,7 @@ class CpuSearchState:
         return product(x, self._model.output)
 
     def take_steps(
-        self,
-        account: BeamAccount,
-        rules: EndingRules,
-        fused_rules: ContinuationRules,
-        prefixes: LivePrefixes,
-        step_limits: StepLimits,
+        self, account: BeamAccount, rules: EndingRules, prefixes: LivePrefixes, step_limits: StepLimits
     ) -> Bools | None:
         if self._longest == self._capacity:
             self._grow()
@@ -105,7 +100,6 @@ class CpuSearchState:
             self._beams(active=np.empty(0, np.int64)),
             account=account,
             rules=rules,
-            fused_rules=fused_rules,
             prefixes=prefixes,
             step_limits=step_limits,
         )

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from heed.backends.beam_account import BeamAccount, Bools, ContinuationRules, EndingRules, Ints, StepLimits
+from heed.backends.beam_account import BeamAccount, Bools, EndingRules, Ints, StepLimits
 from heed.backends.gpu.beams import DeviceAccount, best_of_rows
 from heed.backends.gpu.graphs import StepGraphs
 from heed.backends.gpu.slots import Slots
@@ -161,13 +161,9 @@ class GpuSearchState:
 
     @torch.inference_mode()
     def take_steps(
-        self,
-        account: BeamAccount,
-        rules: EndingRules,
-        fused_rules: ContinuationRules,
-        prefixes: LivePrefixes,
-        step_limits: StepLimits,
+        self, account: BeamAccount, rules: EndingRules, prefixes: LivePrefixes, step_limits: StepLimits
     ) -> Bools | None:
+        assert rules.fused is not None
         if prefixes:
             self._bring_back(account)
             return None
@@ -178,24 +174,24 @@ class GpuSearchState:
         self._reserve(width)
         if self._account is None:
             self._account = self._empty_account(account.best_scores.shape[1])
-            self._never = self._send(np.flatnonzero(fused_rules.never))
+            self._never = self._send(np.flatnonzero(rules.fused.never))
         self._send_account(account, rules)
         # The steps, without a look.
         n_places = self._n_computed
         for _ in range(n_steps):
-            self._graphs.run((n_places, width), lambda: self._step(n_places, width, rules, fused_rules))
+            self._graphs.run((n_places, width), lambda: self._step(n_places, width, rules))
         return self._look(account, n_steps, n_places, width)
 
-    def _step(self, n_places: int, width: int, rules: EndingRules, fused_rules: ContinuationRules) -> None:
+    def _step(self, n_places: int, width: int, rules: EndingRules) -> None:
         """Extends all hypotheses by one id. Only tensors that stay where they are are read or written."""
-        assert self._account is not None
-        account = self._account.view(n_places, width)
+        assert self._account is not None and rules.fused is not None
+        account, fused = self._account.view(n_places, width), rules.fused
         logits = self._slots.decode(account.last, width)
-        may_end = (account.lengths >= fused_rules.min_tokens)[:, None].expand(-1, self._beam).flatten()
-        values, ids = best_of_rows(logits, self._never, may_end, eos=rules.eos, k=fused_rules.k)
+        may_end = (account.lengths >= fused.min_tokens)[:, None].expand(-1, self._beam).flatten()
+        values, ids = best_of_rows(logits, self._never, may_end, eos=rules.eos, k=fused.k)
         n_of_row = values.shape[1]
         totals = account.log_probs[..., None] + values.view(n_places, self._beam, n_of_row)
-        best = totals.flatten(1).topk(fused_rules.k, dim=1)
+        best = totals.flatten(1).topk(fused.k, dim=1)
         parents = account.extend(
             *(best.values, best.indices // n_of_row, ids.view(n_places, -1).gather(1, best.indices)),
             eos=rules.eos,
