@@ -324,7 +324,7 @@ def _losses(vocab_size: int, dtype: torch.dtype) -> Iterator[TimedKernel]:
         "smoothed_loss",
         "training",
         f"{n} × {vocab_size}",
-        lambda: training_ops.smoothed_loss_(logits[:n], targets, **smoothed),
+        lambda: training_ops.loss_(logits[:n], targets, **smoothed),
         lambda: smoothed_loss_(logits[:n], targets, **smoothed),
     )
     both = {"label_smoothing": LABEL_SMOOTHING, "consistency": CONSISTENCY}
@@ -332,7 +332,7 @@ def _losses(vocab_size: int, dtype: torch.dtype) -> Iterator[TimedKernel]:
         "consistent_loss",
         "training",
         f"{n} × {vocab_size}",
-        lambda: training_ops.consistent_loss_(logits, targets, **both),
+        lambda: training_ops.loss_(logits, targets, **both),
         lambda: consistent_loss_(logits, targets, **both),
     )
 

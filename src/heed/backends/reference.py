@@ -76,10 +76,7 @@ class ReferenceBackend:
             return out.add_(torch.mm(a, b))
         return torch.mm(a, b, out=out) if bias is None else torch.addmm(bias, a, b, out=out)
 
-    def smoothed_loss_(self, *_: Tensor, label_smoothing: float) -> None:
-        return None
-
-    def consistent_loss_(self, *_: Tensor, label_smoothing: float, consistency: float) -> None:
+    def loss_(self, *_: Tensor, label_smoothing: float, consistency: float = 0.0) -> None:
         return None
 
     def add_gradient(self, gradient: Float[Tensor, "*shape"], total: Float[Tensor, "*shape"]) -> None:

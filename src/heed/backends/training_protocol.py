@@ -33,20 +33,18 @@ class TrainingOps(Protocol):
     ) -> Float[Tensor, "m n"]:
         """out = a · b + bias; or with `add` out += a · b, out in fp32. Either factor may be a transposed view."""
 
-    def smoothed_loss_(
-        self, logits: Float[Tensor, "token vocab"], targets: Int[Tensor, " token"], *, label_smoothing: float
-    ) -> tuple[Float[Tensor, " token"], Float[Tensor, " token"]] | None:
-        """`training.loss.smoothed_loss_` by a kernel; None, with nothing done, if this backend has none."""
-
-    def consistent_loss_(
+    def loss_(
         self,
-        logits: Float[Tensor, "two_passes vocab"],
+        logits: Float[Tensor, "row vocab"],
         targets: Int[Tensor, " token"],
         *,
         label_smoothing: float,
-        consistency: float,
+        consistency: float = 0.0,
     ) -> tuple[Float[Tensor, " token"], Float[Tensor, " token"]] | None:
-        """`training.loss.consistent_loss_` by a kernel; None, with nothing done, if this backend has none."""
+        """`training.loss.smoothed_loss_`, or with a consistency `consistent_loss_`, by a kernel.
+
+        None, with nothing done, if this backend has none.
+        """
 
     def add_gradient(self, gradient: Float[Tensor, "*shape"], total: Float[Tensor, "*shape"]) -> None:
         """total += gradient, total in fp32."""

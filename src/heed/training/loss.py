@@ -17,41 +17,20 @@ CPU_CHUNK, GPU_CHUNK = 512, 4096
 
 def projected_loss(
     backend: TrainingOps,
-    features: Float[Tensor, "token d_model"],
+    features: Float[Tensor, "row d_model"],
     weight: Float[Tensor, "vocab d_model"],
     targets: Int[Tensor, " token"],
     *,
     label_smoothing: float,
+    consistency: float = 0.0,
     bias: Float[Tensor, " vocab"] | None = None,
 ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
-    """(label-smoothed loss, negative log-likelihood) of logits features · weightᵀ + bias, summed over the tokens.
+    """(loss, negative log-likelihood) of logits features · weightᵀ + bias, summed over the tokens.
 
-    Smoothing as in torch.nn.functional.cross_entropy: the target distribution is 1 - ε at the right id plus ε / vocab
-    at every id, the right one included (Szegedy et al. 2016). The logits of some hundred tokens exist at a time, and
-    their gradient is worked out at once, so memory does not grow with tokens × vocabulary. The second value carries no
-    gradient. If weight or bias has an fp32 tensor `main_grad`, its gradient is added there, and none is returned.
-    """
-    loss, nll = _ProjectedLoss.apply(backend, features, weight, bias, targets, label_smoothing, None)
-    return loss, nll
-
-
-def consistent_loss(
-    backend: TrainingOps,
-    features: Float[Tensor, "two_passes d_model"],
-    weight: Float[Tensor, "vocab d_model"],
-    targets: Int[Tensor, " token"],
-    *,
-    label_smoothing: float,
-    consistency: float,
-    bias: Float[Tensor, " vocab"] | None = None,
-) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
-    """R-Drop's (loss, negative log-likelihood) of two passes over the same tokens, their features concatenated.
-
-    A token's loss is (L(P) + L(Q)) / 2 + α / 4 · (KL(P || Q) + KL(Q || P)), with the passes' distributions P and Q,
-    their label-smoothed losses L and the `consistency` α: half the loss of Liang et al. 2021, equations 2 to 4. So α
-    means what it means there, and two equal passes have the loss and gradient of one. Gradients flow through P and Q,
-    as there and as in SimCut (Gao et al. 2022), whose loss is L(P) + α KL(P || Q): its α weighs the divergence as much
-    as twice that number here. The second value is the mean of both passes'.
+    The loss is `smoothed_loss_`, or with a `consistency` that of two passes, `consistent_loss_`. The logits of some
+    hundred tokens exist at a time, and their gradient is worked out at once, so memory does not grow with tokens ×
+    vocabulary. The second value carries no gradient. If weight or bias has an fp32 tensor `main_grad`, its gradient is
+    added there, and none is returned.
     """
     loss, nll = _ProjectedLoss.apply(backend, features, weight, bias, targets, label_smoothing, consistency)
     return loss, nll
@@ -62,8 +41,9 @@ def smoothed_loss_(
 ) -> tuple[Float[Tensor, " token"], Float[Tensor, " token"]]:
     """(label-smoothed loss, negative log-likelihood) per token; `logits` become the gradient of the loss.
 
-    Section 5.4, ε = 0.1: the cross-entropy with the distribution 1 - ε at the target plus ε / vocab everywhere, whose
-    gradient by the logits is the softmax less that distribution.
+    Section 5.4, ε = 0.1: the cross-entropy with the distribution 1 - ε at the target plus ε / vocab everywhere, the
+    target included, as in torch.nn.functional.cross_entropy (Szegedy et al. 2016). Its gradient by the logits is the
+    softmax less that distribution.
     """
     log_prob = torch.log_softmax(logits, dim=-1, dtype=torch.float32)
     nll = -log_prob.gather(1, targets[:, None])[:, 0]
@@ -81,8 +61,14 @@ def consistent_loss_(
     label_smoothing: float,
     consistency: float,
 ) -> tuple[Float[Tensor, " token"], Float[Tensor, " token"]]:
-    """(`consistent_loss` per token, mean negative log-likelihood of both passes); `logits`, of all tokens in the first
-    pass and then in the second, become the gradient of that loss.
+    """R-Drop's (loss, mean negative log-likelihood of both passes) per token; `logits`, of all tokens in the first pass
+    and then in the second, become the gradient of the loss.
+
+    A token's loss is (L(P) + L(Q)) / 2 + α / 4 · (KL(P || Q) + KL(Q || P)), with the passes' distributions P and Q,
+    their label-smoothed losses L and the `consistency` α: half the loss of Liang et al. 2021, equations 2 to 4. So α
+    means what it means there, and two equal passes have the loss and gradient of one. Gradients flow through P and Q,
+    as there and as in SimCut (Gao et al. 2022), whose loss is L(P) + α KL(P || Q): its α weighs the divergence as much
+    as twice that number here.
     """
     n, vocab_size = len(targets), logits.shape[1]
     # fp64 stays, in which tests prove the gradient.
@@ -106,7 +92,6 @@ def consistent_loss_(
 
 
 class _ProjectedLoss(torch.autograd.Function):
-    # Of one pass, or with a `consistency` of two.
     @staticmethod
     def forward(
         ctx: Any,
@@ -116,17 +101,15 @@ class _ProjectedLoss(torch.autograd.Function):
         bias: Tensor | None,
         targets: Tensor,
         label_smoothing: float,
-        consistency: float | None,
+        consistency: float,
     ) -> tuple[Tensor, Tensor]:
         # Gradients are computed here, since the logits are there only now; `backward` scales them.
         vocab_size, d_model = weight.shape
-        n_passes = 1 if consistency is None else 2
-        passes = features.view(n_passes, len(targets), d_model)
-        options = {"label_smoothing": label_smoothing}
+        n_passes, options = 1, {"label_smoothing": label_smoothing}
         plain: Callable[..., Any] = smoothed_loss_
-        kernel: Callable[..., Any] = backend.smoothed_loss_
-        if consistency is not None:
-            plain, kernel, options = consistent_loss_, backend.consistent_loss_, options | {"consistency": consistency}
+        if consistency:
+            n_passes, plain, options = 2, consistent_loss_, options | {"consistency": consistency}
+        passes = features.view(n_passes, len(targets), d_model)
         with_grad = any(ctx.needs_input_grad)
         feature_grad = torch.empty_like(passes) if with_grad else None
         weight_grad = torch.zeros_like(weight, dtype=torch.float32) if with_grad else None
@@ -144,7 +127,7 @@ class _ProjectedLoss(torch.autograd.Function):
                 x = F.pad(x, (0, 0, 0, -n % ROW_MULTIPLE))
             logits = backend.product(x, weight.T, out=buffer[: len(x)], bias=bias)
             # By the backend's kernel, if it has one. Either loss leaves the gradient in place of the logits.
-            losses, nlls = kernel(logits[:n], y, **options) or plain(logits[:n], y, **options)
+            losses, nlls = backend.loss_(logits[:n], y, **options) or plain(logits[:n], y, **options)
             loss += losses.sum()
             nll += nlls.sum()
             if feature_grad is not None and weight_grad is not None:

@@ -20,7 +20,7 @@ from heed.model.transformer import Transformer
 from heed.runtime.device import Machine
 from heed.training.distributed import Sharing, Workers
 from heed.training.gradient_reduction import GradientReduction
-from heed.training.loss import consistent_loss, projected_loss
+from heed.training.loss import projected_loss
 from heed.training.optimizer import Adam
 from heed.training.settings import TrainingSettings
 
@@ -148,19 +148,12 @@ def micro_batch_loss(model: Transformer, batch: Batch, settings: TrainingSetting
 
     With `consistency` of two passes, computed as one of twice the sentences.
     """
-    backend, output, label_smoothing = backend_for(model), model.output, settings.label_smoothing
+    backend, output = backend_for(model), model.output
     targets = sent(batch.tgt_out, output.weight.device)
-    if not settings.consistency:
-        features = backend.target_features(model, batch)
-        return projected_loss(
-            backend, features, output.weight, targets, label_smoothing=label_smoothing, bias=output.bias
-        )
-    return consistent_loss(
-        backend,
-        backend.target_features(model, twice(batch, cutoff=settings.cutoff)),
-        output.weight,
-        targets,
-        label_smoothing=label_smoothing,
+    passes = twice(batch, cutoff=settings.cutoff) if settings.consistency else batch
+    return projected_loss(
+        *(backend, backend.target_features(model, passes), output.weight, targets),
+        label_smoothing=settings.label_smoothing,
         consistency=settings.consistency,
         bias=output.bias,
     )
@@ -196,7 +189,7 @@ class StepOutcome(NamedTuple):
 class QueuedStep:
     """A step that the device may still be computing, and its sums over the target tokens of all workers.
 
-    loss, nll: the loss that training minimises, with `consistency` that of `consistent_loss`; the negative
+    loss, nll: the loss that training minimises, with `consistency` that of `consistent_loss_`; the negative
     log-likelihood has no smoothing, and with `consistency` is the mean of both passes. Both are 0 if the step is not
     finite; the weights then stayed as they were.
     """

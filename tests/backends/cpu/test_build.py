@@ -323,10 +323,10 @@ def test_numbers_beyond_a_table_never_reach_the_kernels():
             training_ops.embed(torch.tensor(ids), torch.tensor(places), table, positions, scale=1.0, dropout=0.0)
     for target in (5, -1, 2**40):
         with pytest.raises(IndexError, match=f"targets holds {target}; expected 0 to 4"):
-            training_ops.smoothed_loss_(torch.zeros(1, 5), torch.tensor([target]), label_smoothing=0.1)
+            training_ops.loss_(torch.zeros(1, 5), torch.tensor([target]), label_smoothing=0.1)
         with pytest.raises(IndexError, match=f"targets holds {target}; expected 0 to 4"):
             options = {"label_smoothing": 0.1, "consistency": 5.0}
-            training_ops.consistent_loss_(torch.zeros(2, 5), torch.tensor([target]), **options)
+            training_ops.loss_(torch.zeros(2, 5), torch.tensor([target]), **options)
     with pytest.raises(IndexError, match="rows holds 4; expected 0 to 3"):
         account_ops.best_continuations(
             np.zeros((1, 5), np.float32), np.array([4]), np.zeros((2, 2)),

@@ -271,7 +271,7 @@ import torch
 from tests.conftest import SPECIAL
 from tests.decoding.searches import sharp_model
 
-from heed.backends.cpu.training_ops import smoothed_loss_
+from heed.backends.cpu.training_ops import loss_
 from heed.decoding.beam import search
 from heed.decoding.loading import prepack_models
 from heed.runtime.device import native_kernels
@@ -295,7 +295,7 @@ logits, target = torch.zeros(1, 4_000_000), torch.tensor([1])  # each thread tak
 
 def loss(more):
     limit(more)
-    smoothed_loss_(logits, target, label_smoothing=0.1)
+    loss_(logits, target, label_smoothing=0.1)
 
 (model,) = prepack_models(sharp_model(vocab_size=4000), "fp32", copy=False)
 

@@ -18,7 +18,7 @@ from heed.backends.cpu.build import has_tiles, library
 from heed.backends.cpu.packed import PackedSequences
 from heed.backends.cpu.training import CpuBackend
 from heed.backends.reference import ReferenceBackend
-from heed.training.loss import consistent_loss, consistent_loss_, projected_loss
+from heed.training.loss import consistent_loss_, projected_loss
 
 pytestmark = pytest.mark.skipif(library() is None, reason="needs Linux and a C++ compiler")
 
@@ -304,7 +304,7 @@ def test_the_loss_of_two_passes_and_its_gradients_are_the_plain_ones(dtype, n, b
     exact, targets, options = copies(leaves), torch.randint(1001, (n,)), {"label_smoothing": 0.1, "consistency": 5.0}
 
     def losses(backend, features, weight, bias=None):
-        return consistent_loss(backend, features, weight, targets, bias=bias, **options)
+        return projected_loss(backend, features, weight, targets, bias=bias, **options)
 
     (loss, nll), (reference, true_nll) = losses(CpuBackend(), *leaves), losses(ReferenceBackend(), *exact)
     torch.testing.assert_close(nll, true_nll, rtol=1e-3, atol=1e-3)
@@ -329,7 +329,7 @@ def test_the_gradient_of_two_passes_is_exact_whatever_their_distance(dtype):
         for threads in (1, 3):
             ours = logits.clone()
             torch.set_num_threads(threads)
-            by_threads.append((*training_ops.consistent_loss_(ours, targets, **options), ours))
+            by_threads.append((*training_ops.loss_(ours, targets, **options), ours))
             torch.set_num_threads(1)
         assert all(map(torch.equal, *by_threads))
         for found, true in zip(by_threads[0], expected, strict=False):
@@ -339,7 +339,7 @@ def test_the_gradient_of_two_passes_is_exact_whatever_their_distance(dtype):
         torch.testing.assert_close(by_threads[0][2].double(), exact, rtol=rtol, atol=atol)
 
 
-@pytest.mark.parametrize("loss_of", [projected_loss, partial(consistent_loss, consistency=5.0)], ids=["one", "two"])
+@pytest.mark.parametrize("loss_of", [projected_loss, partial(projected_loss, consistency=5.0)], ids=["one", "two"])
 def test_a_loss_of_nan_is_told(loss_of):
     features = torch.randn(4, 4)
     features[3] = math.nan

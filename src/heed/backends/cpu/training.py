@@ -39,8 +39,7 @@ class CpuBackend:
             return forward.target_features(model, batch)
 
     product = staticmethod(training_ops.product)
-    smoothed_loss_ = staticmethod(training_ops.smoothed_loss_)
-    consistent_loss_ = staticmethod(training_ops.consistent_loss_)
+    loss_ = staticmethod(training_ops.loss_)
 
     def add_gradient(self, gradient: Float[Tensor, "*shape"], total: Float[Tensor, "*shape"]) -> None:
         if gradient.dtype == torch.bfloat16:

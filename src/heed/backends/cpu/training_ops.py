@@ -318,38 +318,22 @@ def _embed_backward(
     return gradient.to(dy.dtype) if main_grad is None else None
 
 
-def smoothed_loss_(
-    logits: Float[Tensor, "token vocab"], targets: Int[Tensor, " token"], *, label_smoothing: float
-) -> tuple[Float[Tensor, " token"], Float[Tensor, " token"]]:
-    """(label-smoothed loss, negative log-likelihood) of each token; `logits` become the loss's gradient by them."""
-    n, vocab_size = logits.shape
-    loss, nll = torch.empty(n, **IN_FP32), torch.empty(n, **IN_FP32)
-    at = addresses(
-        "smoothed_loss", logits=(logits, (n, vocab_size), logits.dtype), targets=(targets, (n,), torch.int64)
-    )
-    check_range("smoothed_loss", "targets", targets, 0, vocab_size)
-    kernel("smoothed_loss", logits)(
-        **at, **raw_addresses(loss=loss, nll=nll), n=n, vocab=vocab_size, epsilon=label_smoothing
-    )
-    return loss, nll
-
-
-def consistent_loss_(
-    logits: Float[Tensor, "two_passes vocab"],
+def loss_(
+    logits: Float[Tensor, "row vocab"],
     targets: Int[Tensor, " token"],
     *,
     label_smoothing: float,
-    consistency: float,
+    consistency: float = 0.0,
 ) -> tuple[Float[Tensor, " token"], Float[Tensor, " token"]]:
-    """Implements `Backend.consistent_loss_`: each thread keeps the probabilities of one token in both passes only."""
+    """Implements `TrainingOps.loss_`: each thread keeps the probabilities of one token, in both passes, only."""
+    name, alpha = ("consistent_loss", {"alpha": consistency}) if consistency else ("smoothed_loss", {})
     n, vocab_size = len(targets), logits.shape[1]
+    n_rows = 2 * n if consistency else n
     loss, nll = torch.empty(n, **IN_FP32), torch.empty(n, **IN_FP32)
-    at = addresses(
-        "consistent_loss", logits=(logits, (2 * n, vocab_size), logits.dtype), targets=(targets, (n,), torch.int64)
-    )
-    check_range("consistent_loss", "targets", targets, 0, vocab_size)
-    kernel("consistent_loss", logits)(
-        **at, **raw_addresses(loss=loss, nll=nll), n=n, vocab=vocab_size, epsilon=label_smoothing, alpha=consistency
+    at = addresses(name, logits=(logits, (n_rows, vocab_size), logits.dtype), targets=(targets, (n,), torch.int64))
+    check_range(name, "targets", targets, 0, vocab_size)
+    kernel(name, logits)(
+        **at, **raw_addresses(loss=loss, nll=nll), n=n, vocab=vocab_size, epsilon=label_smoothing, **alpha
     )
     return loss, nll
 

@@ -13,42 +13,30 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 LIBRARY = torch.library.Library("heed", "FRAGMENT")
-LIBRARY.define(
-    "smoothed_loss_(Tensor(a!) logits, Tensor targets, Tensor weights, Tensor(b!) losses, float label_smoothing) -> ()"
-)
-LIBRARY.define(
-    "consistent_loss_(Tensor(a!) logits, Tensor targets, Tensor weights, Tensor(b!) losses, float label_smoothing, "
-    "float consistency) -> ()"
-)
+_ARGUMENTS = "Tensor(a!) logits, Tensor targets, Tensor weights, Tensor(b!) losses, float label_smoothing"
+LIBRARY.define(f"smoothed_loss_({_ARGUMENTS}) -> ()")
+LIBRARY.define(f"consistent_loss_({_ARGUMENTS}, float consistency) -> ()")
 
 
-def smoothed_loss_(
-    logits: Float[Tensor, "token vocab"],
+def loss_(
+    logits: Float[Tensor, "row vocab"],
     targets: Int[Tensor, " token"],
     weights: Float[Tensor, " token"],
     losses: Float[Tensor, "2 token"],
     *,
     label_smoothing: float,
+    consistency: float = 0.0,
 ) -> None:
-    """Writes (label-smoothed loss, negative log-likelihood) of each token to `losses`; `logits` become the gradient.
+    """Writes (loss, negative log-likelihood) of each token to `losses`; `logits` become the gradient.
 
-    weights: factors of the gradients; tokens of weight 0 are padding, with losses and gradients of 0 whatever their
-    logits are.
+    With a consistency the loss is `training.loss.consistent_loss_`, and the rows are of all tokens in the first pass,
+    then in the second. weights: factors of the gradients; tokens of weight 0 are padding, with losses and gradients of
+    0 whatever their logits are.
     """
-    torch.ops.heed.smoothed_loss_(logits, targets, weights, losses, label_smoothing)
-
-
-def consistent_loss_(
-    logits: Float[Tensor, "two_passes vocab"],
-    targets: Int[Tensor, " token"],
-    weights: Float[Tensor, " token"],
-    losses: Float[Tensor, "2 token"],
-    *,
-    label_smoothing: float,
-    consistency: float,
-) -> None:
-    """Does what `smoothed_loss_` does for `training.loss.consistent_loss`: first passes, then second ones."""
-    torch.ops.heed.consistent_loss_(logits, targets, weights, losses, label_smoothing, consistency)
+    if consistency:
+        torch.ops.heed.consistent_loss_(logits, targets, weights, losses, label_smoothing, consistency)
+    else:
+        torch.ops.heed.smoothed_loss_(logits, targets, weights, losses, label_smoothing)
 
 
 def _on_gpu(name: str, logits: Tensor, *arguments: Any) -> None:

@@ -234,14 +234,14 @@ class GpuPasses:
             else:
                 torch.addmm(output.bias, x, output.weight.T, out=logits)
             of_chunk = loss_sums[2 * rows.start : 2 * rows.stop].view(2, -1)
-            arguments = (logits, targets[rows], weights[rows], of_chunk)
+            losses.loss_(
+                *(logits, targets[rows], weights[rows], of_chunk),
+                label_smoothing=settings.label_smoothing,
+                consistency=settings.consistency,
+            )
             if n_passes == 1:
-                losses.smoothed_loss_(*arguments, label_smoothing=settings.label_smoothing)
                 torch.mm(logits, output.weight, out=gradient[0, rows])
             else:
-                losses.consistent_loss_(
-                    *arguments, label_smoothing=settings.label_smoothing, consistency=settings.consistency
-                )
                 gradient[:, rows] = torch.mm(logits, output.weight).view(n_passes, -1, gradient.shape[2])
             _sum_of(output.weight).add_(torch.mm(logits.T, x))
             if output.bias is not None:

@@ -5,9 +5,10 @@ padding behind a row too, up to the next multiple: only then does the compiler m
 """
 
 # mypy: ignore-errors
+from functools import partial
+
 import triton
 import triton.language as tl
-from torch import Tensor
 
 BLOCK = 4096  # logits that a program holds at a time
 
@@ -137,18 +138,6 @@ def _consistent(
         tl.store(second + columns, by_second.to(logits.dtype.element_ty), mask=columns < width)
 
 
-def smoothed_loss_(logits: Tensor, targets: Tensor, weights: Tensor, losses: Tensor, label_smoothing: float) -> None:
-    """`losses.smoothed_loss_`."""
-    _launch(_smoothed, logits, targets, weights, losses, label_smoothing)
-
-
-def consistent_loss_(
-    logits: Tensor, targets: Tensor, weights: Tensor, losses: Tensor, label_smoothing: float, consistency: float
-) -> None:
-    """`losses.consistent_loss_`."""
-    _launch(_consistent, logits, targets, weights, losses, label_smoothing, consistency)
-
-
 def _launch(kernel, logits, targets, weights, losses, *factors):
     """Launches a program for each token."""
     n, vocab = len(targets), logits.shape[1]
@@ -156,3 +145,7 @@ def _launch(kernel, logits, targets, weights, losses, *factors):
         raise ValueError("losses must be contiguous.")
     arguments = (logits, targets, weights, losses, n, vocab, logits.stride(0), *factors)
     kernel[(n,)](*arguments, BLOCK=min(BLOCK, triton.next_power_of_2(vocab)), num_warps=8)
+
+
+# The operations of losses.py, by their names.
+smoothed_loss_, consistent_loss_ = partial(_launch, _smoothed), partial(_launch, _consistent)
