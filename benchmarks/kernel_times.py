@@ -222,7 +222,7 @@ def _training(arch: Architecture, vocab_size: int, dtype: torch.dtype) -> Iterat
         "add_norm",
         "training",
         f"{n} × {d}",
-        lambda: training_ops.add_norm(x, branch, gain, bias, **norm).backward(dy),
+        lambda: training_ops.sum_and_norm(x, branch, gain, bias, **norm)[1].backward(dy),
         lambda: F.layer_norm(x + F.dropout(branch, rate), (d,), gain, bias, 1e-5).backward(dy),
     )
     # The feed-forward layer's bias and ReLU, and the embeddings with their positions and dropout.

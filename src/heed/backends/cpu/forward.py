@@ -108,12 +108,10 @@ class ResidualStream:
     def add(self, branch: Float[Tensor, "token d_model"]) -> None:
         """Adds a sub-layer's output, with dropout, and normalises."""
         norm = next(self._norms)
-        if self._is_pre:
-            self._sum, self.x = training_ops.sum_and_norm(
-                self._sum, branch, norm.weight, norm.bias, dropout=self._dropout, epsilon=norm.eps
-            )
-        else:
-            self._sum = self.x = add_norm(norm, self._sum, branch, dropout=self._dropout)
+        total, self.x = training_ops.sum_and_norm(
+            self._sum, branch, norm.weight, norm.bias, dropout=self._dropout, epsilon=norm.eps
+        )
+        self._sum = total if self._is_pre else self.x
 
 
 def attend_and_project(
@@ -163,13 +161,6 @@ def feed_forward(module: FeedForward, x: Float[Tensor, "token d_model"]) -> Floa
     else:
         hidden = ACTIVATIONS[module.activation](linear(inner, x))
     return linear(module.outer, hidden)
-
-
-def add_norm(
-    norm: nn.LayerNorm, x: Float[Tensor, "token d_model"], branch: Float[Tensor, "token d_model"], *, dropout: float
-) -> Float[Tensor, "token d_model"]:
-    """LayerNorm(x + Dropout(branch)), section 5.4."""
-    return training_ops.add_norm(x, branch, norm.weight, norm.bias, dropout=dropout, epsilon=norm.eps)
 
 
 def linear(module: nn.Module, x: Float[Tensor, "token width"]) -> Float[Tensor, "token out"]:

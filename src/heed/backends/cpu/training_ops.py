@@ -137,19 +137,6 @@ class _Linear(torch.autograd.Function):
         return dx, dweight.to(weight.dtype) if ctx.main_grad is None else None, dbias
 
 
-def add_norm(
-    x: Float[Tensor, "*token d"],
-    branch: Float[Tensor, "*token d"],
-    gain: Float[Tensor, " d"],
-    bias: Float[Tensor, " d"],
-    *,
-    dropout: float,
-    epsilon: float,
-) -> Float[Tensor, "*token d"]:
-    """LayerNorm(x + dropout(branch))."""
-    return sum_and_norm(x, branch, gain, bias, dropout=dropout, epsilon=epsilon)[1]
-
-
 def sum_and_norm(
     x: Float[Tensor, "*token d"],
     branch: Float[Tensor, "*token d"],
@@ -159,7 +146,7 @@ def sum_and_norm(
     dropout: float,
     epsilon: float,
 ) -> tuple[Float[Tensor, "*token d"], Float[Tensor, "*token d"]]:
-    """x + dropout(branch), and LayerNorm of it."""
+    """x + dropout(branch), and LayerNorm of it (section 5.4)."""
     x, branch = x.contiguous(), branch.contiguous()
     # A search has thousands of these a second, and autograd's account of one costs more.
     if not torch.is_grad_enabled():
