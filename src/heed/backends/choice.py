@@ -1,7 +1,5 @@
 """Which backend searches with a model: the kernels on a CPU, without PyTorch, if they cover it; else PyTorch."""
 
-import functools
-import logging
 from typing import TYPE_CHECKING, Any, cast
 
 from heed.backends.cpu.build import state
@@ -9,15 +7,13 @@ from heed.backends.cpu.packed_cache import LEAST_WEIGHTS, packed_once
 from heed.backends.cpu.packed_cache import packed_files as packed_files
 from heed.backends.cpu.packed_model import PackedModel, PackedWeights, Packer
 from heed.backends.cpu.search import UNCOVERED, CpuSearchBackend, why_not
-from heed.backends.protocol import SearchBackend, SearchModel
+from heed.backends.protocol import SearchBackend, SearchModel, say_once
 from heed.model.architecture import Architecture
 from heed.model.cost import Take, n_parameters
 from heed.runtime.device import DecodingPrecision
 
 if TYPE_CHECKING:
     from heed.model.transformer import Transformer
-
-log = logging.getLogger(__name__)
 
 
 def search_backend(model: SearchModel) -> SearchBackend:
@@ -58,7 +54,7 @@ def packs(arch: Architecture, device_name: str) -> bool:
     if device_name != "cpu":
         return False
     if (reason := why_not(arch)) is not None and UNCOVERED in reason:
-        _say_once(f"PyTorch's operations compute the network: {reason}.")
+        say_once(f"PyTorch's operations compute the network: {reason}.")
     return reason is None
 
 
@@ -107,11 +103,6 @@ def pickled_by_value(models: list[SearchModel]) -> Any:
 
 def _module(model: SearchModel) -> "Transformer":
     return cast("Transformer", model)
-
-
-@functools.cache
-def _say_once(line: str) -> None:
-    log.warning("%s", line)
 
 
 def kernels_state() -> str:

@@ -1,8 +1,5 @@
 """Which backend runs a module of PyTorch: the fastest that covers it."""
 
-import functools
-import logging
-
 import torch
 
 from heed.backends.cpu import training as cpu_training
@@ -11,14 +8,12 @@ from heed.backends.cpu.search import COVERAGE, UNCOVERED, CpuSearchBackend, why_
 from heed.backends.cpu.training import pack_module
 from heed.backends.gpu import training as gpu_training
 from heed.backends.gpu.search import GpuSearchBackend
-from heed.backends.protocol import SearchModel
+from heed.backends.protocol import SearchModel, say_once
 from heed.backends.reference import ReferenceBackend
 from heed.backends.reference_search import ReferenceSearchBackend
 from heed.backends.training_protocol import Backend
 from heed.model.transformer import Transformer
 from heed.runtime.device import DecodingPrecision, native_kernels
-
-log = logging.getLogger(__name__)
 
 
 def backend_for(model: Transformer, device: torch.device | None = None) -> Backend:
@@ -32,7 +27,7 @@ def backend_for(model: Transformer, device: torch.device | None = None) -> Backe
         gpu = gpu_training.GpuTrainingBackend()
         if (missing := gpu.covers(model)) is None:
             return gpu
-        _say_once(
+        say_once(
             f"PyTorch's operations train the network: it has {missing}, which Heed's passes on a GPU do not cover."
         )
         return ReferenceBackend()
@@ -40,7 +35,7 @@ def backend_for(model: Transformer, device: torch.device | None = None) -> Backe
         return ReferenceBackend()
     if (missing := cpu_training.CpuBackend().covers(model)) is None:
         return cpu_training.CpuBackend()
-    _say_once(f"PyTorch's operations compute the network: it has {missing}, which Heed's kernels do not cover.")
+    say_once(f"PyTorch's operations compute the network: it has {missing}, which Heed's kernels do not cover.")
     return ReferenceBackend()
 
 
@@ -50,7 +45,7 @@ def search_backend_for(model: Transformer) -> ReferenceSearchBackend:
         return ReferenceSearchBackend(_why_not_packed(model) or "without Heed's kernels")
     if (missing := GpuSearchBackend().covers(model)) is None:
         return GpuSearchBackend()
-    _say_once(f"The plain network searches: it has {missing}, which Heed's search on a GPU does not cover.")
+    say_once(f"The plain network searches: it has {missing}, which Heed's search on a GPU does not cover.")
     return ReferenceSearchBackend()
 
 
@@ -66,7 +61,7 @@ def prepack(model: Transformer, precision: DecodingPrecision, *, copy: bool) -> 
     if (reason := _why_not_packed(model)) is None:
         return pack_module(model, precision, copy=copy)
     if model.device_name == "cpu" and UNCOVERED in reason:
-        _say_once(f"PyTorch's operations compute the network: {reason}.")
+        say_once(f"PyTorch's operations compute the network: {reason}.")
     return search_backend_for(model).prepack(model, precision, copy=copy)
 
 
@@ -83,8 +78,3 @@ def _why_not_packed(model: Transformer) -> str | None:
     if (missing := COVERAGE.missing(model)) is not None:
         return f"the network has {missing}, {UNCOVERED}"
     return why_not(model.arch)
-
-
-@functools.cache
-def _say_once(line: str) -> None:
-    log.warning("%s", line)

@@ -4,6 +4,8 @@ Logits never leave the backend that made them: what is chosen by them comes back
 holds every backend to the plain network.
 """
 
+import functools
+import logging
 from collections.abc import Sequence
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
@@ -25,6 +27,7 @@ from heed.errors import HeedError
 from heed.model.architecture import Architecture
 from heed.runtime.device import DecodingPrecision
 
+log = logging.getLogger(__name__)
 # Positions for which a search has room at first.
 FIRST_CAPACITY = 64
 
@@ -160,6 +163,12 @@ class SearchBackend(SearchOps, Protocol):
 
     def use_threads(self, n: int) -> None:
         """Lets the calling thread compute by n threads from now on."""
+
+
+@functools.cache
+def say_once(line: str) -> None:
+    """Warns of what a backend does not cover, in each process once."""
+    log.warning("%s", line)
 
 
 def position_bytes(arch: Architecture, number_bytes: int) -> int:

@@ -30,7 +30,7 @@ from tests.golden.make import LINES
 
 from heed.backends.gpu import search as gpu_search
 from heed.backends.gpu.search import GpuSearchBackend, GpuSearchState
-from heed.backends.protocol import NotFiniteError
+from heed.backends.protocol import NotFiniteError, say_once
 from heed.backends.reference_search import ReferenceSearchBackend, ReferenceSearchState
 from heed.decoding.beam import Hypothesis, search
 from heed.decoding.settings import DecodingSettings
@@ -203,7 +203,7 @@ def test_numbers_that_are_not_finite_end_the_search(use):
 
 
 def test_what_the_slots_do_not_cover_takes_the_plain_network(caplog):
-    gpu_search._say_once.cache_clear()
+    say_once.cache_clear()
     backend = GpuSearchBackend()
     for _ in range(2):
         state = backend.search_state(SMALL, n_sentences=2, beam_size=gpu_search.MAX_BEAM + 1)

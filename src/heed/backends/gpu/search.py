@@ -1,7 +1,5 @@
 """Search on a GPU: slots for sentences, several steps between two looks of the CPU."""
 
-import functools
-import logging
 from bisect import bisect_left
 
 import numpy as np
@@ -14,7 +12,7 @@ from heed.backends.gpu.beams import DeviceAccount, best_of_rows
 from heed.backends.gpu.graphs import StepGraphs
 from heed.backends.gpu.slots import Slots
 from heed.backends.live_prefixes import LivePrefixes
-from heed.backends.protocol import FIRST_CAPACITY, NotFiniteError, SearchState
+from heed.backends.protocol import FIRST_CAPACITY, NotFiniteError, SearchState, say_once
 from heed.backends.reference_search import ReferenceSearchBackend, ReferenceSearchState
 from heed.data.batches.padded import padded, sent
 from heed.errors import HeedError
@@ -22,8 +20,6 @@ from heed.model.architecture import Architecture
 from heed.model.coverage import Coverage
 from heed.model.transformer import Transformer
 from heed.runtime.memory import free_gpu_memory
-
-log = logging.getLogger(__name__)
 
 # Any settings, but no class of one's own.
 COVERAGE = Coverage(dict.fromkeys(Architecture.model_fields, True) | {"network": {None: True, ...: False}})
@@ -44,14 +40,9 @@ class GpuSearchBackend(ReferenceSearchBackend):
 
     def search_state(self, model: Transformer, *, n_sentences: int, beam_size: int) -> SearchState:
         if beam_size > MAX_BEAM:
-            _say_once(f"A search on a GPU has slots for beams up to {MAX_BEAM}; wider ones take the plain network.")
+            say_once(f"A search on a GPU has slots for beams up to {MAX_BEAM}; wider ones take the plain network.")
             return ReferenceSearchState(model, n_sentences=n_sentences)
         return GpuSearchState(model, n_sentences=n_sentences, beam_size=beam_size)
-
-
-@functools.cache
-def _say_once(line: str) -> None:
-    log.warning("%s", line)
 
 
 class GpuSearchState:
@@ -273,7 +264,7 @@ class GpuSearchState:
 
     @torch.inference_mode()
     def logits(self, tokens: Ints, active: Ints | None = None) -> Tensor:
-        _say_once(
+        say_once(
             "On a GPU this search chooses each id on the CPU, which is slower: an ensemble, sampling, a constraint or "
             "a prefix is not covered by the search in slots."
         )
