@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import xml.etree.ElementTree
+from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import torch
 from tests.browser import CHROMIUM, needs_chromium
 from tests.text.test_sentencepiece import trained
 
-from heed.apps.visualization.render import write_page, write_picture
+from heed.apps.visualization.render import draw, write_page, write_picture
 from heed.apps.visualization.trace import VIEWS, Attention, AttentionTrace, trace, word_place, word_starts
 from heed.decoding.settings import DecodingSettings
 from heed.decoding.translator import Translator
@@ -150,7 +151,7 @@ def test_words_begin_where_a_reader_sees_them():
 def test_pictures_are_written_the_same_each_time(translator, tmp_path):
     attention = trace(translator, SENTENCE).encoder
     for name in ("a.svg", "b.svg", "a.png"):
-        write_picture(tmp_path / name, attention, layer=1, heads=[0, 3], word=2)
+        write_picture(tmp_path / name, partial(draw, attention=attention, layer=1, heads=[0, 3], word=2))
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
     assert "three" in (tmp_path / "a.svg").read_text()
@@ -185,9 +186,11 @@ def test_a_page_lives_whatever_its_source_is(tmp_path, text):
 
 def test_a_picture_of_any_source_is_well_formed(tmp_path):
     for text in (*HOSTILE, "x" * 10**6):
-        write_picture(tmp_path / "a.svg", traced(text).encoder, layer=1, heads=[0])
+        write_picture(tmp_path / "a.svg", partial(draw, attention=traced(text).encoder, layer=1, heads=[0]))
         xml.etree.ElementTree.parse(tmp_path / "a.svg")
-    write_picture(tmp_path / "a.png", traced(text).encoder, layer=1, heads=[0])  # 10^6 letters: no picture so wide
+    write_picture(
+        tmp_path / "a.png", partial(draw, attention=traced(text).encoder, layer=1, heads=[0])
+    )  # 10^6 letters: no picture so wide
 
 
 @pytest.mark.slow
@@ -264,7 +267,7 @@ def test_a_page_shows_bytes_by_name_and_what_is_hidden_as_an_escape(model_folder
 def test_words_are_drawn_as_they_are(tmp_path):
     words = ("$x_1$", r"$\foo$", "Donaudampfschifffahrtsgesellschaftskapitän")
     attention = Attention(np.full((1, 2, 3, 3), 1 / 3, np.float32), words, words)
-    write_picture(tmp_path / "a.svg", attention, layer=0, heads=[0, 1])
+    write_picture(tmp_path / "a.svg", partial(draw, attention=attention, layer=0, heads=[0, 1]))
     picture = (tmp_path / "a.svg").read_text()
     assert all(picture.count(word) >= 2 for word in words)
     width = float(re.search(r'width="([\d.]+)pt"', picture)[1])
@@ -275,9 +278,9 @@ def test_letters_that_no_font_here_has_are_for_svg_only(tmp_path, recwarn):
     words = ("狗", "two", "three")
     attention = Attention(np.full((1, 1, 3, 3), 1 / 3, np.float32), words, words)
     with pytest.raises(HeedError, match=r"no font here has all characters of this text: write an \.svg"):
-        write_picture(tmp_path / "a.png", attention, layer=0, heads=[0])
+        write_picture(tmp_path / "a.png", partial(draw, attention=attention, layer=0, heads=[0]))
     assert not (tmp_path / "a.png").exists()
-    write_picture(tmp_path / "a.svg", attention, layer=0, heads=[0])
+    write_picture(tmp_path / "a.svg", partial(draw, attention=attention, layer=0, heads=[0]))
     assert "狗" in (tmp_path / "a.svg").read_text(encoding="utf-8") and not recwarn.list
 
 

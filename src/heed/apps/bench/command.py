@@ -1,6 +1,7 @@
 """heed bench, doctor: the speed of training and decoding on this machine, and what it offers."""
 
 from contextlib import ExitStack
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -75,7 +76,7 @@ def bench_train(
         with progress("Timing steps"):
             speed = training_speed(arch, settings, vocab_size=vocab_size, device=device, workers=joined)
     if as_json:
-        print_json(speed.numbers())
+        print_json(asdict(speed))
         return
     least, most = min(speed.windows), max(speed.windows)
     print(f"{preset}: {speed.parameters:,} parameters, {speed.dtype} on {speed.device}")
@@ -117,7 +118,7 @@ def bench_decode(
             device=device,
         )
     if as_json:
-        print_json(speed.numbers())
+        print_json(asdict(speed))
         return
     least, most = min(speed.windows), max(speed.windows)
     print(f"{preset}, {speed.dtype} on {speed.device}, beam {beam}, {batch} sentences at a time")

@@ -3,7 +3,7 @@
 import itertools
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -38,10 +38,6 @@ class DecodingSpeed:
     batch: int
     peak_memory_bytes: int
     windows: list[float]  # target tokens per second of each batch
-
-    def numbers(self) -> dict[str, object]:
-        """For JSON."""
-        return asdict(self)
 
 
 def decoding_speed(

@@ -1,7 +1,7 @@
 """A forecast of a training run's time and memory on this machine."""
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from heed.apps.bench.inputs import LENGTH_DEVIATION, MEAN_LENGTH
 from heed.apps.bench.training import TrainingSpeed, training_speed
@@ -27,10 +27,6 @@ class Forecast:
     flops: float
     dtype: str
     device: str
-
-    def numbers(self) -> dict[str, object]:
-        """For JSON."""
-        return asdict(self)
 
 
 def forecast(arch: Architecture, settings: TrainingSettings, *, vocab_size: int, n_pairs: int | None) -> Forecast:

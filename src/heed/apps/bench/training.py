@@ -8,7 +8,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -54,10 +54,6 @@ class TrainingSpeed:
     parameters: int
     windows: list[float]  # target tokens per second of each window
     step_size: StepSize
-
-    def numbers(self) -> dict[str, object]:
-        """For JSON."""
-        return asdict(self)
 
 
 def preset_shape(

@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from heed.apps.visualization.render import save_figure
+from heed.apps.visualization.render import write_picture
 from heed.errors import HeedError
 from heed.runtime.files import whole_file
 from heed.runtime.reading import read_bounded
@@ -67,8 +67,7 @@ class Page:
         with whole_file(path) as temporary:  # before the plots: beside it they are known as Heed's
             temporary.write_text(self.text + made_by, encoding="utf-8")
         for name, draw in self.plots.items():
-            with whole_file(folder / name) as temporary:
-                save_figure(draw, temporary, kind="svg")
+            write_picture(folder / name, draw)
         return path
 
     def write_html(self, path: Path) -> Path:
@@ -81,7 +80,7 @@ class Page:
         with TemporaryDirectory() as folder:
             for name, draw in self.plots.items():
                 plot = Path(folder) / name
-                save_figure(draw, plot, kind="svg")
+                write_picture(plot, draw)
                 data = base64.b64encode(plot.read_bytes()).decode("ascii")
                 body = body.replace(f'src="{name}"', f'src="data:image/svg+xml;base64,{data}"')
         with whole_file(path) as temporary:

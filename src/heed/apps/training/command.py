@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -253,7 +254,7 @@ def _dry_run(recipe: "Recipe", corpora: "Corpora", as_json: bool) -> None:
         say(remark)
     if as_json:
         mix = {"mix": recipe.data.mixture.lines()} if recipe.data.mixture else {}
-        print_json({"pairs": n_pairs, **mix, "workers": workers, "teachers": n_teachers, **expected.numbers()})
+        print_json({"pairs": n_pairs, **mix, "workers": workers, "teachers": n_teachers, **asdict(expected)})
         return
     if workers > 1:
         say(f"Measured in one process; the run uses {workers}: it is faster, and each takes most of that memory.")

@@ -3,6 +3,7 @@
 import itertools
 import os
 import re
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -80,7 +81,8 @@ def attention(
     heads = [h - 1 for h in head or range(1, n_heads + 1)]
     fragment = ""
     if out.suffix != ".html":
-        render.write_picture(out, shown, layer=(layer or n_layers) - 1, heads=heads, word=word)
+        drawing = partial(render.draw, attention=shown, layer=(layer or n_layers) - 1, heads=heads, word=word)
+        render.write_picture(out, drawing)
     else:
         render.write_page(out, traced)
         choice = {"view": view, "layer": layer or n_layers, "heads": ",".join(map(str, head or ()))}
@@ -108,7 +110,7 @@ def plot(
 ) -> None:
     """Plot the learning curves of runs: loss, perplexity, score on dev, learning rate, speed."""
     from heed.apps.visualization import render
-    from heed.apps.visualization.curves import curves_of, text_of, write_curves
+    from heed.apps.visualization.curves import curves_of, draw_curves, text_of
     from heed.runtime.files import check_target
 
     named: dict[str, Path] = {}
@@ -131,5 +133,5 @@ def plot(
         for line in text_of(curves):
             show(line)
     else:
-        write_curves(out, curves)
+        render.write_picture(out, partial(draw_curves, curves=curves))
         say(f"Wrote {out}")

@@ -6,10 +6,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from heed.apps.visualization.render import save_figure
 from heed.errors import HeedError
 from heed.runs.recipe import run_meant
-from heed.runtime.files import whole_file
 from heed.training.logbook import read_entries, short
 
 BLOCKS = "▁▂▃▄▅▆▇█"
@@ -117,13 +115,8 @@ def _blocks(curve: Curve, low: float, high: float) -> str:
     return "".join(BLOCKS[min(int(height * len(BLOCKS)), len(BLOCKS) - 1)] for height in heights)
 
 
-def write_curves(path: Path, curves: Mapping[Quantity, Sequence[Curve]]) -> None:
-    """A picture (.svg, .png) with a panel for each quantity. HeedError if matplotlib is missing."""
-    with whole_file(path) as temporary:
-        save_figure(lambda figure: _draw(figure, curves), temporary, kind=path.suffix[1:])
-
-
-def _draw(figure: Any, curves: Mapping[Quantity, Sequence[Curve]]) -> None:
+def draw_curves(figure: Any, curves: Mapping[Quantity, Sequence[Curve]]) -> None:
+    """On a matplotlib figure: a panel for each quantity."""
     n_columns = min(3, len(curves))
     n_rows = -(-len(curves) // n_columns)
     figure.set_size_inches(3.6 * n_columns, 2.8 * n_rows)

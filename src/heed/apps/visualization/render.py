@@ -5,7 +5,6 @@ import json
 import re
 import warnings
 from collections.abc import Callable, Sequence
-from functools import partial
 from importlib import resources
 from importlib.resources.abc import Traversable
 from importlib.util import find_spec
@@ -69,18 +68,13 @@ def _drawable(word: str) -> str:
     return printable(cut(word, LONGEST), kept=JOINERS)
 
 
-def write_picture(
-    path: Path, attention: Attention, *, layer: int, heads: Sequence[int], word: int | None = None
-) -> None:
-    """Draws into an SVG or PNG file. HeedError if matplotlib is missing."""
-    drawing = partial(draw, attention=attention, layer=layer, heads=heads, word=word)
-    with whole_file(path) as temporary:
-        save_figure(drawing, temporary, kind=path.suffix[1:])
+def write_picture(path: Path, drawing: Callable[[Any], None]) -> None:
+    """Writes what `drawing` puts on a matplotlib figure as .svg or .png, the same bytes each time.
 
-
-def save_figure(drawing: Callable[[Any], None], path: Path, *, kind: str) -> None:
-    """Saves what `drawing` puts on a matplotlib figure, as svg or png, the same bytes each time."""
+    HeedError if matplotlib is missing.
+    """
     require_matplotlib()
+    kind = path.suffix[1:]
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -91,15 +85,15 @@ def save_figure(drawing: Callable[[Any], None], path: Path, *, kind: str) -> Non
         "axes.spines.top": False,
         "axes.spines.right": False,
     }
-    with matplotlib.rc_context(style):
+    with whole_file(path) as temporary, matplotlib.rc_context(style):
         figure = Figure(figsize=(9, 3.2), layout="constrained")
         drawing(figure)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            figure.savefig(path, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
-    # An .svg names its letters; whoever shows it has the fonts.
-    if kind != "svg" and any("missing from" in str(warning.message) for warning in caught):
-        raise HeedError("no font here has all characters of this text: write an .svg or .html file instead.")
+            figure.savefig(temporary, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
+        # An .svg names its letters; whoever shows it has the fonts.
+        if kind != "svg" and any("missing from" in str(warning.message) for warning in caught):
+            raise HeedError("no font here has all characters of this text: write an .svg or .html file instead.")
 
 
 def require_matplotlib() -> None:
