@@ -1,13 +1,10 @@
 """Android's strings.xml: texts, arrays and plurals are translated; names, placeholders and what is marked stay."""
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
-from heed.apps.documents.formats.directives import FORMAT, has_the_same, in_order
-from heed.apps.documents.formats.office_runs import flat
-from heed.apps.documents.formats.plurals import has_form_for_one, plural_rule
-from heed.apps.documents.formats.texts import texts_job
+from heed.apps.documents.formats.texts import Edit, Text, keyed_texts_job
 from heed.apps.documents.formats.words_in_markup import WordsInMarkup
 from heed.apps.documents.formats.xml_texts import TextReader, XMLRules
 from heed.apps.documents.formats.xml_tokens import XMLDocument, read_xml, write_xml
@@ -23,14 +20,6 @@ _SIGNS = {ord("'"): "\\'", ord('"'): '\\"', ord("\\"): "\\\\"}
 _QUANTITY = re.compile(r"""(\squantity\s*=\s*["'])other(["'])""")
 
 
-@dataclass(frozen=True)
-class _Text:
-    """A text: where its element stands, and its name with its place in an array or its quantity."""
-
-    place: int
-    key: tuple[str, str]
-
-
 def android_job(content: bytes, options: DocumentOptions, *, name: str, max_text: int | None = None) -> DocumentJob:
     """The file in the other language. HeedError, which calls it `name`, if it is damaged or other XML."""
     document = read_xml(content, name=name)
@@ -39,45 +28,13 @@ def android_job(content: bytes, options: DocumentOptions, *, name: str, max_text
         local = root.local[:40] if root else "missing"
         told = f"XML whose root is {local}, not Android's resources; of other XML it is not known which words are shown"
         raise HeedError(f"{name}: {told}.")
-    known: dict[tuple[str, str], str] = {}
-    if options.earlier is not None:
-        earlier = read_xml(options.earlier, name="the earlier file")
-        known = {text.key: earlier.raw(text.place + 1, earlier.tokens[text.place].end) for text in _texts(earlier)}
-    texts = list(_texts(document))
-    reader = TextReader(document, _RULES, WordsInMarkup(document.raw(0, len(document.tokens))))
-    asked = [text for text in texts if not known.get(text.key)]
-    items = [
-        with_read(reader.text(text.place + 1, document.tokens[text.place].end), _ESCAPE, _read_escape) for text in asked
-    ]
-    translated = yield from texts_job(items, options)
-
-    for text, before, after in zip(asked, items, translated, strict=True):
-        source = document.raw(text.place + 1, document.tokens[text.place].end)
-        words = source if flat(before) == flat(after) else in_order(source, _write(after), FORMAT)
-        known[text.key] = source if words is None else words
-    # A singular without a number is wrong where its form is also that of 21.
-    if options.target and not has_form_for_one(plural_rule(options.target).expression):
-        for name, quantity in (text.key for text in asked):
-            other = known.get((name, "other"))
-            if quantity == "one" and other and not has_the_same(FORMAT, known[name, "one"], other):
-                known[name, "one"] = other
-    edits: dict[int, tuple[int, str]] = {}
-    names = {text.key for text in texts}
-    for text in texts:
-        opening, closing = document.tokens[text.place].markup, document.tokens[document.tokens[text.place].end].markup
-        whole = f"{opening}{known[text.key]}{closing}" if closing else opening
-        if text.key[1] == "other" and options.target:
-            # A form that only the target has begins with the words for other numbers.
-            space = document.tokens[text.place - 1].markup if document.tokens[text.place - 1].kind == "text" else ""
-            for form in plural_rule(options.target).categories:
-                if (key := (text.key[0], form)) not in names:
-                    other = _QUANTITY.sub(rf"\g<1>{form}\2", opening)
-                    whole += f"{space}{other}{known.get(key) or known[text.key]}{closing}"
-        edits[text.place] = (document.tokens[text.place].end + 1, whole)
-    return document.edited(edits)
+    earlier = () if options.earlier is None else _texts(read_xml(options.earlier, name="the earlier file"))
+    return document.edited((yield from keyed_texts_job(list(_texts(document)), options, list(earlier))))
 
 
-def _texts(document: XMLDocument) -> Iterator[_Text]:
+def _texts(document: XMLDocument) -> Iterator[Text]:
+    """The texts; the key of each is its name, with its place in an array or its quantity."""
+    reader = TextReader(document, _RULES, WordsInMarkup(document.text))
     name, number = "", 0
     place = 0
     while place < len(document.tokens):
@@ -91,11 +48,33 @@ def _texts(document: XMLDocument) -> Iterator[_Text]:
             number += 1
             if token.local == "string":
                 name, number = token.attributes.get("name", ""), 0
-            if not _REFERENCE.fullmatch(document.raw(place, token.end)):
-                yield _Text(place - 1, (name, token.attributes.get("quantity", str(number))))
+            raw = document.raw(place, token.end)
+            if raw and not _REFERENCE.fullmatch(raw):
+                yield Text(
+                    start=document.at(place),
+                    end=document.at(token.end),
+                    items=with_read(reader.text(place, token.end), _ESCAPE, _read_escape),
+                    write=_write,
+                    key=(name, token.attributes.get("quantity", str(number))),
+                    raw=raw,
+                    sibling=_sibling(document, place - 1),
+                )
             place = token.end
         else:
             name, number = f"{token.local} {token.attributes.get('name', '')}", 0
+
+
+def _sibling(document: XMLDocument, place: int) -> Callable[[str, str], Edit]:
+    """A form that only the target has goes behind the words for other numbers."""
+
+    def write(quantity: str, written: str) -> Edit:
+        opening, before = document.tokens[place], document.tokens[place - 1]
+        tag = _QUANTITY.sub(rf"\g<1>{quantity}\2", opening.markup)
+        space = before.markup if before.kind == "text" else ""
+        after = opening.end + 1
+        return document.edit(after, after, f"{space}{tag}{written}{document.tokens[opening.end].markup}")
+
+    return write
 
 
 def _read_escape(match: re.Match[str]) -> Item:

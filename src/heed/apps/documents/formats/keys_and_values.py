@@ -5,51 +5,13 @@ The texts are translated, and keys, comments and all other bytes stay.
 
 import re
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
 from heed.apps.documents.formats.charsets import decode
-from heed.apps.documents.formats.directives import FORMAT, in_order
-from heed.apps.documents.formats.texts import Edit, edited, strings_job
-from heed.apps.documents.text.sentences import needs_translation
-from heed.apps.documents.text.translation import DocumentJob, DocumentOptions, TranslationJob
+from heed.apps.documents.formats.plain_text import write_text
+from heed.apps.documents.formats.texts import Text, edited, keyed_texts_job, read_string
+from heed.apps.documents.text.items import Item
+from heed.apps.documents.text.translation import DocumentJob, DocumentOptions
 from heed.errors import HeedError
-
-
-class _Value(NamedTuple):
-    """Where a text stands in its file, its key there, what it says, and how it is written there with other words."""
-
-    start: int
-    end: int
-    key: str
-    text: str
-    write: Callable[[str], str]
-
-
-_Reader = Callable[[str, str], Iterator[_Value]]
-
-
-def _values_job(
-    text: str, read: _Reader, options: DocumentOptions, *, name: str, earlier: str | None
-) -> TranslationJob[str]:
-    """The file in the other language; texts of an earlier one stay as they are."""
-    values = list(read(text, name))
-    known = (
-        {} if earlier is None else {value.key: value.text for value in read(earlier, "the earlier file") if value.text}
-    )
-    asked = [value for value in values if value.key not in known and needs_translation(value.text)]
-    translated = yield from strings_job([value.text for value in asked], options)
-    # A text whose directives would be filled wrongly stays in its language. A key may stand in a file twice.
-    made = {
-        value.start: in_order(value.text, words, FORMAT) or value.text
-        for value, words in zip(asked, translated, strict=True)
-    }
-    edits = []
-    for value in values:
-        words = known.get(value.key, made.get(value.start, value.text))
-        if words != value.text:
-            edits.append(Edit(value.start, value.end, value.write(words)))
-    return edited(text, edits)
-
 
 # .properties
 
@@ -75,32 +37,31 @@ def properties_job(content: bytes, options: DocumentOptions, *, name: str, max_t
     text, codec = decoded(content)
     if text.isascii() or codec == "latin-1":  # Java of before 9 reads Latin 1
         codec = "ascii"
-    earlier = None if options.earlier is None else decoded(options.earlier)[0]
-    written = yield from _values_job(text, _properties(codec), options, name=name, earlier=earlier)
-    return written.encode(decoded(content)[1])
+    earlier = "" if options.earlier is None else decoded(options.earlier)[0]
+    texts = list(_properties(text, codec))
+    edits = yield from keyed_texts_job(texts, options, list(_properties(earlier, codec)))
+    return edited(text, edits).encode(decoded(content)[1])
 
 
-def _properties(codec: str) -> _Reader:
-    def read(text: str, name: str) -> Iterator[_Value]:
-        place = 0
-        while place < len(text):
-            line = _LOGICAL_LINE.match(text, place)
-            key = _KEY.match(text, place)
-            assert line and key
-            if key[1][:1] in ("#", "!"):
-                comment = _LINE.match(text, place)
-                assert comment
-                place = comment.end() + 1
-                continue
-            raw = text[key.end() : line.end()]
-            has_arguments = _ARGUMENT.search(raw) is not None
-            words = _unescaped(_CONTINUATION.sub("", raw))
-            if key[1]:
-                shown = words.replace("''", "'") if has_arguments else words
-                yield _Value(key.end(), line.end(), key[1], shown, _writer(codec, has_arguments))
-            place = line.end() + 1
-
-    return read
+def _properties(text: str, codec: str) -> Iterator[Text]:
+    place = 0
+    while place < len(text):
+        line = _LOGICAL_LINE.match(text, place)
+        key = _KEY.match(text, place)
+        assert line and key
+        if key[1][:1] in ("#", "!"):
+            comment = _LINE.match(text, place)
+            assert comment
+            place = comment.end() + 1
+            continue
+        raw = text[key.end() : line.end()]
+        has_arguments = _ARGUMENT.search(raw) is not None
+        words = _unescaped(_CONTINUATION.sub("", raw))
+        if key[1]:
+            items = read_string(words.replace("''", "'") if has_arguments else words)
+            write = _writer(codec, has_arguments)
+            yield Text(start=key.end(), end=line.end(), items=items, write=write, key=(key[1],), raw=raw)
+        place = line.end() + 1
 
 
 def _unescaped(raw: str) -> str:
@@ -109,10 +70,11 @@ def _unescaped(raw: str) -> str:
     return _ESCAPED.sub(lambda match: _NAMED.get(match[1], match[1]), text)
 
 
-def _writer(codec: str, has_arguments: bool) -> Callable[[str], str]:
-    def write(words: str) -> str:
+def _writer(codec: str, has_arguments: bool) -> Callable[[list[Item]], str]:
+    def write(items: list[Item]) -> str:
         # MessageFormat reads a quote as the begin of what is no argument.
-        text = words.replace("'", "''") if has_arguments else words
+        text = write_text(items)
+        text = text.replace("'", "''") if has_arguments else text
         text = text.replace("\\", "\\\\")
         for letter, sign in _NAMED.items():
             text = text.replace(sign, f"\\{letter}")
@@ -145,12 +107,13 @@ def strings_file_job(
     if content.startswith(b"bplist"):
         raise HeedError(f"{name}: compiled for a program; translate the .strings that it was made from.")
     text, mark, codec = decode(content, name=name)
-    earlier = None if options.earlier is None else decode(options.earlier, name="the earlier file").text
-    written = yield from _values_job(text, _strings, options, name=name, earlier=earlier)
-    return mark + written.encode(codec, errors="replace")
+    earlier = "" if options.earlier is None else decode(options.earlier, name="the earlier file").text
+    texts = list(_strings(text, name))
+    edits = yield from keyed_texts_job(texts, options, list(_strings(earlier, "the earlier file")))
+    return mark + edited(text, edits).encode(codec, errors="replace")
 
 
-def _strings(text: str, name: str) -> Iterator[_Value]:
+def _strings(text: str, name: str) -> Iterator[Text]:
     place = 0
     statement: list[re.Match[str]] = []
     while place < len(text):
@@ -162,8 +125,9 @@ def _strings(text: str, name: str) -> Iterator[_Value]:
         if part["sign"] == ";":
             if len(statement) == 3 and statement[2]["string"]:
                 start, end = statement[2].span()
-                key, value = statement[0][0].strip('"'), statement[2][0][1:-1]
-                yield _Value(start, end, key, _OF_STRINGS.sub(_sign, value), _quoted)
+                key, raw = statement[0][0].strip('"'), statement[2][0]
+                items = read_string(_OF_STRINGS.sub(_sign, raw[1:-1]))
+                yield Text(start=start, end=end, items=items, write=_quoted, key=(key,), raw=raw)
             statement = []
         elif part.lastgroup:
             statement.append(part)
@@ -176,5 +140,5 @@ def _sign(match: re.Match[str]) -> str:
     return chr(int(code, 16) if code else int(octal, 8))
 
 
-def _quoted(words: str) -> str:
-    return f'"{words.translate(_SIGNS_OF_STRINGS)}"'
+def _quoted(items: list[Item]) -> str:
+    return f'"{write_text(items).translate(_SIGNS_OF_STRINGS)}"'

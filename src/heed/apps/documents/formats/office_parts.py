@@ -2,31 +2,22 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
+from functools import partial
 
 from heed.apps.documents.formats.html import spelled_words, write_value
 from heed.apps.documents.formats.office_runs import Runs, read_runs
 from heed.apps.documents.formats.packages import Files, write_files
-from heed.apps.documents.formats.texts import texts_job
-from heed.apps.documents.formats.xml_tokens import XMLDocument, of_characters, read_xml
+from heed.apps.documents.formats.texts import Edit, Text, texts_job
+from heed.apps.documents.formats.xml_tokens import XMLDocument, XMLToken, of_characters, read_xml
 from heed.apps.documents.text.items import Item
 from heed.apps.documents.text.translation import DocumentJob, DocumentOptions
 from heed.errors import HeedError
 
 _DRAWING = ("http://schemas.openxmlformats.org/drawingml/2006/main", "http://purl.oclc.org/ooxml/drawingml/main")
-_DESCRIPTION = re.compile(r"""\s(?:descr|title)\s*=\s*(?:"([^"]*)"|'([^']*)')""")
+_DESCRIPTION = re.compile(r"""\s(?:descr|title)\s*=\s*("[^"]*"|'[^']*')""")
 
 
-class Place(NamedTuple):
-    """A text of a part: its items, the tokens that it stands in, and how these are written with other items."""
-
-    start: int
-    end: int
-    items: list[Item]
-    write: Callable[[list[Item]], str]
-
-
-TextsOf = Callable[[XMLDocument, DocumentOptions], Iterator[Place]]
+TextsOf = Callable[[XMLDocument, DocumentOptions], Iterator[Text]]
 
 
 def texts_in_parts_job(
@@ -38,15 +29,15 @@ def texts_in_parts_job(
         for entry, data in files
         if entry.filename in parts
     }
-    places = [(part, place) for part, texts in parts.items() for place in texts(documents[part], options)]
-    found = yield from texts_job([place.items for _, place in places], options)
-    edits: dict[str, dict[int, tuple[int, str]]] = {part: {} for part in parts}
-    for (part, place), items in zip(places, found, strict=True):
-        edits[part][place.start] = (place.end, place.write(items))
+    texts = [(part, text) for part, texts_of in parts.items() for text in texts_of(documents[part], options)]
+    found = yield from texts_job([text.items for _, text in texts], options)
+    edits: dict[str, list[Edit]] = {part: [] for part in parts}
+    for (part, text), items in zip(texts, found, strict=True):
+        edits[part].append(text.edit(items))
     return write_files(files, {part: documents[part].edited(edits[part]) for part in parts if edits[part]})
 
 
-def drawn_texts(document: XMLDocument, options: DocumentOptions) -> Iterator[Place]:
+def drawn_texts(document: XMLDocument, options: DocumentOptions) -> Iterator[Text]:
     """The paragraphs of a drawing, and the descriptions of pictures."""
     language = (re.split("[-_]", options.language)[0], options.target)
 
@@ -58,19 +49,21 @@ def drawn_texts(document: XMLDocument, options: DocumentOptions) -> Iterator[Pla
             continue
         space, _, local = token.name.rpartition(" ")
         if local == "p" and space in _DRAWING and (runs := read_runs(document, place)):
-            yield Place(place + 1, runs.end, runs.items, paragraph(runs))
-        elif local == "cNvPr" and options.attributes and (found := _DESCRIPTION.search(token.markup)):
-            yield Place(place, place + 1, spelled_words(found[1] or found[2] or ""), _in_attribute(token.markup, found))
+            yield runs.text(document, paragraph(runs))
+        elif local == "cNvPr" and options.attributes:
+            yield from descriptions(token)
 
 
-def _in_attribute(markup: str, found: re.Match[str]) -> Callable[[list[Item]], str]:
-    group = 1 if found[1] is not None else 2
-    start, end = found.start(group) - 1, found.end(group) + 1
+def descriptions(token: XMLToken) -> Iterator[Text]:
+    """The descriptions of a picture, with their quotes."""
+    for found in _DESCRIPTION.finditer(token.markup):
+        start, end = (token.start + place for place in found.span(1))
+        items = spelled_words(found[1][1:-1])
+        yield Text(start=start, end=end, items=items, write=partial(_write_quoted, quoted=found[1]), raw=found[1])
 
-    def write(items: list[Item]) -> str:
-        return markup[:start] + write_value(of_characters(items), markup[start], markup[start:end]) + markup[end:]
 
-    return write
+def _write_quoted(items: list[Item], *, quoted: str) -> str:
+    return write_value(of_characters(items), quoted[0], quoted)
 
 
 def types_of(files: Files, name: str) -> dict[str, str]:

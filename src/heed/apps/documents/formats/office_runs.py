@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from heed.apps.documents.formats.texts import Text
 from heed.apps.documents.formats.xml_tokens import XMLDocument, XMLToken, words_of, write_xml
 from heed.apps.documents.text.items import Item, Tag
 
@@ -39,12 +40,16 @@ class Runs:
 
     start: int
     end: int
-    source: str
     items: list[Item] = field(default_factory=list)
     formats: dict[str, tuple[str, str]] = field(default_factory=dict)
     plain: str = ""
     before: str = ""
     behind: str = ""
+
+    def text(self, document: XMLDocument, write: Callable[[list[Item]], str]) -> Text:
+        """The text of the document, as `write` writes it."""
+        start, end = document.at(self.start + 1), document.at(self.end)
+        return Text(start=start, end=end, items=self.items, write=write, raw=document.content(self.start))
 
     def write(self, items: list[Item], *, language: tuple[str, str] = ("", ""), keeps_spaces: bool = False) -> str:
         """The content of its element with these items.
@@ -52,8 +57,6 @@ class Runs:
         language: the source's code, and what its name becomes. keeps_spaces: the element of words says that
         spaces count.
         """
-        if flat(items) == flat(self.items):
-            return self.source
         named = re.compile(
             rf"""(\slang\s*=\s*["']){re.escape(language[0])}(?:[-_]\w{{1,10}}){{0,3}}(?=["'])""", re.IGNORECASE
         )
@@ -84,22 +87,10 @@ class Runs:
         return f"{self.before}{''.join(parts)}{self.behind}"
 
 
-def flat(items: list[Item]) -> list[object]:
-    """The items with neighbouring texts as one."""
-    found: list[object] = []
-    for item in items:
-        part = item if isinstance(item, str) else item.markup
-        if isinstance(part, str) and found and isinstance(found[-1], str):
-            found[-1] += part
-        else:
-            found.append(part)
-    return found
-
-
 def read_runs(document: XMLDocument, start: int, *, words: Callable[[XMLToken], list[Item]] = words_of) -> Runs | None:
     """The text of the element whose tag is at `start`; None if it has no runs. words: the items of a text within it."""
     tokens, end = document.tokens, document.tokens[start].end
-    runs = Runs(start, end, document.raw(start + 1, end))
+    runs = Runs(start, end)
     found: list[tuple[str, list[Item]]] = []  # the format, "" for a thing between words, and what is in it
     weights = Counter[str]()
     place = start + 1

@@ -1,11 +1,14 @@
 """Texts at places of a document: each is translated as a text of its own, and all other bytes of the document stay."""
 
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from heed.apps.documents.formats.directives import FORMAT, has_the_same, in_order
 from heed.apps.documents.formats.plain_text import read_text, write_text
+from heed.apps.documents.formats.plurals import has_form_for_one, plural_rule
+from heed.apps.documents.text.atoms import KEPT
 from heed.apps.documents.text.items import Item, Tag, with_read
 from heed.apps.documents.text.translation import DocumentOptions, TranslationJob, items_job
 
@@ -23,13 +26,49 @@ class Edit(NamedTuple):
     text: str
 
 
+Key = tuple[str | int, ...]  # the keys of a text in its file, outermost first
+
+
+@dataclass(frozen=True, kw_only=True)
+class Text:
+    """A text of a document: where it stands, what it says, and how other words are written there.
+
+    key: of a text in a file of keys and texts. raw: as it stands there. sibling: writes another text behind it, given
+    its last key and what it says; None where a text has no siblings.
+    """
+
+    start: int
+    end: int
+    items: list[Item]
+    write: Callable[[list[Item]], str]
+    key: Key = ()
+    raw: str = ""
+    sibling: Callable[[str, str], Edit] | None = None
+
+    def edit(self, items: list[Item]) -> Edit:
+        """The document's change that writes these items; none if they are those that stand there."""
+        return Edit(self.start, self.end, self.raw if flat(items) == flat(self.items) else self.write(items))
+
+
 def edited(document: str, edits: Iterable[Edit]) -> str:
-    """The document with these edits, none of which overlap."""
+    """The document with these edits, none of which overlap; those at one place in their order."""
     parts, last = [], 0
-    for edit in sorted(edits):
+    for edit in sorted(edits, key=lambda edit: (edit.start, edit.end)):
         parts += [document[last : edit.start], edit.text]
         last = edit.end
     return "".join([*parts, document[last:]])
+
+
+def flat(items: list[Item]) -> list[object]:
+    """The items with neighbouring texts as one, by which texts are compared."""
+    found: list[object] = []
+    for item in items:
+        part = item if isinstance(item, str) else item.markup
+        if isinstance(part, str) and found and isinstance(found[-1], str):
+            found[-1] += part
+        else:
+            found.append(part)
+    return found
 
 
 def texts_job(texts: Sequence[Sequence[Item]], options: DocumentOptions) -> TranslationJob[list[list[Item]]]:
@@ -46,12 +85,75 @@ def texts_job(texts: Sequence[Sequence[Item]], options: DocumentOptions) -> Tran
     return translated
 
 
+def read_string(string: str, kept: re.Pattern[str] | None = None) -> list[Item]:
+    """The items of a plain text. kept: what stays in it, besides all atoms."""
+    items = read_text(string)
+    return with_read(items, kept, lambda match: Tag("atom", match[0], text=match[0])) if kept else items
+
+
 def strings_job(
     strings: Sequence[str], options: DocumentOptions, *, patterns: Sequence[re.Pattern[str] | None] = ()
 ) -> TranslationJob[list[str]]:
     """Each string in the other language, read as plain text. patterns: of what stays in each, besides all atoms."""
-    texts = [read_text(text) for text in strings]
-    for place, pattern in enumerate(patterns):
-        if pattern:
-            texts[place] = with_read(texts[place], pattern, lambda match: Tag("atom", match[0], text=match[0]))
+    every = [*patterns, *[None] * (len(strings) - len(patterns))]
+    texts = [read_string(text, kept) for text, kept in zip(strings, every, strict=True)]
     return [write_text(text) for text in (yield from texts_job(texts, options))]
+
+
+def keyed_texts_job(
+    texts: Sequence[Text], options: DocumentOptions, earlier: Sequence[Text] = ()
+) -> TranslationJob[list[Edit]]:
+    """What becomes of a file of keys and texts: texts of an earlier translation stay, all others are translated.
+
+    Directives that a program fills by position keep their order or get numbers; where they cannot, the text stays.
+    Plurals get the forms of the target.
+    """
+    known = {text.key: text.items for text in earlier if flat(text.items)}
+    asked = [text for text in _as_translated(texts, options) if text.key not in known]
+    # A key may stand in a file twice.
+    made: dict[int, str] = {}
+    for text, items in zip(asked, (yield from texts_job([text.items for text in asked], options)), strict=True):
+        _, _, written = text.edit(items)
+        made[text.start] = in_order(text.raw, written, FORMAT) or text.raw
+    edits: list[Edit] = []
+    for text in texts:
+        earlier_items = known.get(text.key)
+        own = Edit(text.start, text.end, made[text.start]) if earlier_items is None else text.edit(earlier_items)
+        edits.append(own)
+    for text, key in _missing_forms(texts, options):
+        assert text.sibling and isinstance(key[-1], str)
+        earlier_items = known.get(key) or known.get(text.key)
+        edits.append(text.sibling(key[-1], made[text.start] if earlier_items is None else text.write(earlier_items)))
+    return edits
+
+
+# The last key of the form of a plural: i18next's file_one, or one in what Rails and Android have for a plural.
+_FORM = re.compile(r"(.*_|)(one|other)", re.DOTALL)
+
+
+def _as_translated(texts: Sequence[Text], options: DocumentOptions) -> list[Text]:
+    """The texts, in which a singular without a number has the words of the plural if 21 has its form too."""
+    if not options.target or has_form_for_one(plural_rule(options.target).expression):
+        return list(texts)
+    by_key = {text.key: text for text in texts}
+    found: list[Text] = []
+    for text in texts:
+        form = _FORM.fullmatch(str(text.key[-1])) if text.key else None
+        other = by_key.get((*text.key[:-1], f"{form[1]}other")) if form and form[2] == "one" else None
+        is_same = other is None or has_the_same(KEPT, text.raw, other.raw)
+        found.append(text if other is None or is_same else replace(text, items=other.items, raw=other.raw))
+    return found
+
+
+def _missing_forms(texts: Sequence[Text], options: DocumentOptions) -> Iterator[tuple[Text, Key]]:
+    """Plurals: the text for other numbers, and the key of each form that the target needs."""
+    keys = {text.key for text in texts}
+    for text in texts if options.target else ():
+        form = _FORM.fullmatch(str(text.key[-1])) if text.key else None
+        if text.sibling is None or form is None or form[2] != "other" or not text.items:
+            continue
+        base = form[1]
+        if (*text.key[:-1], f"{base}one") in keys and not base.endswith("_ordinal_"):
+            for category in plural_rule(options.target).categories:
+                if (key := (*text.key[:-1], f"{base}{category}")) not in keys:
+                    yield text, key

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from heed.apps.documents.formats.texts import texts_job
+from heed.apps.documents.formats.texts import Edit, texts_job
 from heed.apps.documents.formats.words_in_markup import WordsInMarkup
 from heed.apps.documents.formats.xml_texts import TextReader, XMLRules
 from heed.apps.documents.formats.xml_tokens import XMLDocument, XMLToken, read_xml, write_xml
@@ -52,22 +52,17 @@ def xliff_job(content: bytes, options: DocumentOptions, *, name: str, max_text: 
     known: dict[tuple[str, str], str] = {}
     if options.earlier is not None:
         earlier = read_xml(options.earlier, name="the earlier file")
-        known = {
-            unit.key: earlier.raw(unit.target + 1, earlier.tokens[unit.target].end)
-            for unit in _units(earlier)
-            if _is_translated(earlier, unit)
-        }
+        known = {unit.key: earlier.content(unit.target) for unit in _units(earlier) if _is_translated(earlier, unit)}
     units = [unit for unit in _units(document) if not _is_translated(document, unit)]
-    inner = WordsInMarkup(document.raw(0, len(document.tokens)))
-    reader = TextReader(document, _RULES, inner)
+    reader = TextReader(document, _RULES, WordsInMarkup(document.text))
+    tokens = document.tokens
     texts = [
-        [] if unit.key in known else _paired(reader.text(unit.segments + 1, document.tokens[unit.segments].end))
+        [] if unit.key in known else _paired(reader.text(unit.segments + 1, tokens[unit.segments].end))
         for unit in units
     ]
     translated = yield from texts_job(texts, options)
 
-    edits: dict[int, tuple[int, str]] = {}
-    tokens = document.tokens
+    edits: dict[int, Edit] = {}  # by the place of the first token
     state = "" if is_new else ' state="needs-review-translation"'
     for unit, items in zip(units, translated, strict=True):
         words = known.get(unit.key) or write_xml(items)
@@ -76,22 +71,23 @@ def xliff_job(content: bytes, options: DocumentOptions, *, name: str, max_text: 
         target = f"{tag[1].removesuffix('source')}target"
         if unit.target >= 0:
             opening = _STATE.sub("", tokens[unit.target].markup).rstrip("/> \t\r\n")
-            edits[unit.target] = (tokens[unit.target].end + 1, f"{opening}{state}>{words}</{target}>")
+            whole = f"{opening}{state}>{words}</{target}>"
+            edits[unit.target] = document.edit(unit.target, tokens[unit.target].end + 1, whole)
         else:
-            behind = max(tokens[unit.source].end, tokens[unit.segments].end)
+            behind = max(tokens[unit.source].end, tokens[unit.segments].end) + 1
             before = tokens[unit.source - 1]
             space = before.markup if before.kind == "text" else ""
-            edits[behind] = (behind + 1, f"{tokens[behind].markup}{space}<{target}{state}>{words}</{target}>")
+            edits[behind] = document.edit(behind, behind, f"{space}<{target}{state}>{words}</{target}>")
         if is_new:
-            markup = _STATE.sub("", tokens[unit.holder].markup)
-            edits[unit.holder] = (unit.holder + 1, f'{markup.removesuffix(">")} state="translated">')
+            markup = _STATE.sub("", tokens[unit.holder].markup).removesuffix(">")
+            edits[unit.holder] = document.edit(unit.holder, unit.holder + 1, f'{markup} state="translated">')
     name_of_target = "trgLang" if is_new else "target-language"
     for place, token in enumerate(tokens):
         is_named = token.local == ("xliff" if is_new else "file") and token.kind == "open"
         if is_named and options.target and name_of_target not in token.attributes:
             markup = _END.sub(rf' {name_of_target}="{options.target}"\1', token.markup)
-            edits[place] = (place + 1, markup)
-    return document.edited(edits)
+            edits[place] = document.edit(place, place + 1, markup)
+    return document.edited(edits.values())
 
 
 def _paired(items: list[Item]) -> list[Item]:
@@ -147,12 +143,12 @@ def _units(document: XMLDocument) -> Iterator[_Unit]:
                     target = after if tokens[after].local == "target" else target
                     after = tokens[after].end
                 after += 1
-            yield _Unit(place, segments, target, (name, document.raw(place + 1, token.end)), holder)
+            yield _Unit(place, segments, target, (name, document.content(place)), holder)
             place = token.end
         place += 1
 
 
 def _is_translated(document: XMLDocument, unit: _Unit) -> bool:
-    if unit.target < 0 or not document.raw(unit.target + 1, document.tokens[unit.target].end).strip():
+    if unit.target < 0 or not document.content(unit.target).strip():
         return False
     return all(document.tokens[place].attributes.get("state") not in _WAITING for place in (unit.target, unit.holder))

@@ -8,9 +8,10 @@ import re
 from collections.abc import Callable, Iterator
 from html import unescape
 
-from heed.apps.documents.formats.office_parts import Place, TextsOf, drawn_texts, parts_of_types, texts_in_parts_job
+from heed.apps.documents.formats.office_parts import TextsOf, drawn_texts, parts_of_types, texts_in_parts_job
 from heed.apps.documents.formats.office_runs import Runs, read_runs
 from heed.apps.documents.formats.packages import check_length, read_files
+from heed.apps.documents.formats.texts import Text
 from heed.apps.documents.formats.xml_tokens import XMLDocument, XMLToken, words_of
 from heed.apps.documents.text.items import Item, Tag
 from heed.apps.documents.text.translation import DocumentJob, DocumentOptions
@@ -37,7 +38,7 @@ def xlsx_job(content: bytes, options: DocumentOptions, *, name: str, max_text: i
         raise HeedError(f"{name}: no .xlsx document: it holds no worksheet.")
     compared = _compared([by_name[part] for part in (*sheets, *parts_of_types(files, _COMPARED, name))])
 
-    def cells(document: XMLDocument, options: DocumentOptions) -> Iterator[Place]:
+    def cells(document: XMLDocument, options: DocumentOptions) -> Iterator[Text]:
         return _cells(document, compared)
 
     parts: dict[str, TextsOf] = {
@@ -68,7 +69,7 @@ def _plain(text: str) -> str:
     return _CHARACTER.sub(lambda match: chr(int(match[1], 16)), text)
 
 
-def _cells(document: XMLDocument, compared: set[str]) -> Iterator[Place]:
+def _cells(document: XMLDocument, compared: set[str]) -> Iterator[Text]:
     def string(runs: Runs) -> Callable[[list[Item]], str]:
         def write(items: list[Item]) -> str:
             own = [_LIKE_CHARACTER.sub("_x005F_", item) if isinstance(item, str) else item for item in items]
@@ -84,7 +85,7 @@ def _cells(document: XMLDocument, compared: set[str]) -> Iterator[Place]:
                 if not isinstance(item, Tag) or isinstance(item.markup, str)
             )
             if text.strip().lower() not in compared:
-                yield Place(place + 1, runs.end, runs.items, string(runs))
+                yield runs.text(document, string(runs))
 
 
 def _words(token: XMLToken) -> list[Item]:

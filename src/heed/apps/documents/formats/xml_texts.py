@@ -31,7 +31,7 @@ class XMLRules:
 
 def read_texts(document: XMLDocument, rules: XMLRules) -> list[Item]:
     """The document as items; `write_texts` puts them together again."""
-    inner = WordsInMarkup(document.raw(0, len(document.tokens)))
+    inner = WordsInMarkup(document.text)
     items = TextReader(document, rules, inner).between(0, len(document.tokens))
     return [*items, *inner.items]
 

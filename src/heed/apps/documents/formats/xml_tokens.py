@@ -1,7 +1,7 @@
 """XML as its tags and the texts between them, so that a document can be edited in place: all other bytes stay."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 from xml.parsers import expat
@@ -9,6 +9,7 @@ from xml.parsers import expat
 from heed.apps.documents.formats.charsets import MARKS
 from heed.apps.documents.formats.html import spelled_words, write_elements
 from heed.apps.documents.formats.html_tokens import CDATA, END_OF_CDATA
+from heed.apps.documents.formats.texts import Edit, edited
 from heed.apps.documents.text.items import Item, Tag
 from heed.errors import HeedError
 
@@ -41,24 +42,30 @@ class XMLToken:
 
 @dataclass(frozen=True)
 class XMLDocument:
-    """The tokens of a document, which together are its text; and its byte order mark and charset."""
+    """A document's text and its tokens, which together are that; and its byte order mark and charset."""
 
+    text: str
     tokens: list[XMLToken]
     mark: bytes
     codec: str
 
-    def raw(self, first: int, stop: int) -> str:
-        return "".join(token.markup for token in self.tokens[first:stop])
+    def at(self, place: int) -> int:
+        """Where a token begins in the text."""
+        return self.tokens[place].start if place < len(self.tokens) else len(self.text)
 
-    def edited(self, edits: Mapping[int, tuple[int, str]]) -> bytes:
-        """The document where tokens, from the place that is a key to the one given, are replaced by a text."""
-        parts: list[str] = []
-        place = 0
-        while place < len(self.tokens):
-            stop, text = edits.get(place, (place + 1, self.tokens[place].markup))
-            parts.append(text)
-            place = stop
-        return self.encode("".join(parts))
+    def raw(self, first: int, stop: int) -> str:
+        return self.text[self.at(first) : self.at(stop)]
+
+    def content(self, place: int) -> str:
+        """What stands in the element whose opening tag is at this place."""
+        return self.raw(place + 1, self.tokens[place].end)
+
+    def edit(self, first: int, stop: int, text: str) -> Edit:
+        """The change that puts a text in the place of tokens."""
+        return Edit(self.at(first), self.at(stop), text)
+
+    def edited(self, edits: Iterable[Edit]) -> bytes:
+        return self.encode(edited(self.text, edits))
 
     def encode(self, text: str) -> bytes:
         """The bytes of a text in the document's charset; what that lacks as references."""
@@ -71,14 +78,17 @@ def read_xml(content: bytes, *, name: str) -> XMLDocument:
     if not mark and (stated := _ENCODING.match(content)):
         codec = stated[1].decode().lower()
     try:
-        data = content.removeprefix(mark).decode(codec).encode()
+        text = content.removeprefix(mark).decode(codec)
+        data = text.encode()
     except (LookupError, UnicodeError):
         raise HeedError(f"{name}: its text is not in the charset {codec}, which it declares.") from None
-    tokens = _tokens(data, name)
-    ends = [token.start for token in tokens[1:]] + [len(data)]
-    for token, end in zip(tokens, ends, strict=True):
+    # The parser counts bytes, everybody else characters.
+    tokens, length = _tokens(data, name), 0
+    for token, end in zip(tokens, [*(token.start for token in tokens[1:]), len(data)], strict=True):
         token.markup = data[token.start : end].decode()
-    return XMLDocument(tokens, mark, codec)
+        token.start = length
+        length += len(token.markup)
+    return XMLDocument(text, tokens, mark, codec)
 
 
 def _tokens(data: bytes, name: str) -> list[XMLToken]:
