@@ -27,7 +27,7 @@ ROOMS = {
     "apps/cluster": 1_380,
     "apps/comparison": 960,
     "apps/corpora": 120,
-    "apps/documents": 9_400,
+    "apps/documents": 9_360,
     "apps/exchange": 2_730,
     "apps/paper": 2_190,
     "apps/parsing": 180,
