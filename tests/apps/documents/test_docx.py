@@ -10,7 +10,8 @@ from docx.oxml.ns import nsdecls
 from docx.shared import Pt
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.apps.documents.translators import linked, shuffled, swapped_case, unchanged, within_seconds
+from tests.apps.documents.test_packages import zipped
+from tests.apps.documents.translators import Asked, linked, shuffled, swapped_case, unchanged, within_seconds
 
 from heed.apps.documents.formats.docx import docx_job
 from heed.apps.documents.formats.jobs import translate_document
@@ -205,15 +206,10 @@ def test_any_changed_byte_is_refused_or_harmless():
 
 def asked_and_written(body: bytes) -> tuple[list[str], bytes]:
     """What the translator is asked for, and the body, of a document whose one paragraph has this content."""
-    asked: list[str] = []
-
-    def translate(texts):
-        asked.extend(texts)
-        return swapped_case(texts)
-
+    translate = Asked(swapped_case)
     paragraph = b"<w:document %b><w:body><w:p>%b</w:p></w:body></w:document>" % (NAMESPACE, body)
     written = files(translated(with_document(paragraph), translate))["word/document.xml"]
-    return asked, written.partition(b"<w:p>")[2].partition(b"</w:p>")[0]
+    return translate.texts, written.partition(b"<w:p>")[2].partition(b"</w:p>")[0]
 
 
 def run(text: bytes) -> bytes:
@@ -281,14 +277,14 @@ def package(body: bytes, main: str = "word/document.xml", others: dict[str, byte
         'ContentType="application/xml"/><Override PartName="/%s" ContentType="application/'
         'vnd.openxmlformats-officedocument.wordprocessingml.document.main+xml"/></Types>'
     )
-    output = io.BytesIO()
-    with zipfile.ZipFile(output, "w") as written:
-        written.writestr("[Content_Types].xml", types % main.replace("\\", "/"))
-        written.writestr("_rels/.rels", relationships % (relationship % main).encode())
-        written.writestr(main, b"<w:document %b><w:body>%b</w:body></w:document>" % (NAMESPACE, body))
-        for name, content in (others or {}).items():
-            written.writestr(name, content)
-    return output.getvalue()
+    return zipped(
+        {
+            "[Content_Types].xml": types % main.replace("\\", "/"),
+            "_rels/.rels": relationships % (relationship % main).encode(),
+            main: b"<w:document %b><w:body>%b</w:body></w:document>" % (NAMESPACE, body),
+        }
+        | (others or {})
+    )
 
 
 def counts(xml: bytes) -> Counter[str]:
@@ -371,15 +367,9 @@ ALTERNATIVES = b'<mc:AlternateContent xmlns:mc="http://schemas.openxmlformats.or
     ],
 )  # fmt: skip
 def test_a_sentence_ends_where_word_shows_an_end_and_its_elements_stay(body, sentences):
-    asked: list[str] = []
-
-    def asking(texts):
-        asked.extend(texts)
-        return linked(texts)
-
-    before = package(b"<w:p>%b</w:p>" % body)
-    after = translated(before, asking)
-    assert sorted(asked) == sorted(sentences)
+    before, translate = package(b"<w:p>%b</w:p>" % body), Asked(linked)
+    after = translated(before, translate)
+    assert sorted(translate.texts) == sorted(sentences)
     docx.Document(io.BytesIO(after))
     old, new = files(before)["word/document.xml"], files(after)["word/document.xml"]
     assert words_of(new) == words_of(old).upper()
@@ -464,19 +454,15 @@ def test_a_link_that_a_break_tears_apart_becomes_two_and_a_range_never_ends_befo
 
 def test_a_dropped_capital_belongs_to_its_word():
     frame = b'<w:p><w:pPr><w:framePr w:dropCap="drop" w:lines="3"/></w:pPr>%b</w:p><w:p>%b</w:p>'
-    asked: list[str] = []
-
-    def translate(texts):
-        asked.extend(texts)
-        return [Translated({"Once there was a king.": "¿Es war ein König?", "The king": "Der König"}[t]) for t in texts]
-
+    german = {"Once there was a king.": "¿Es war ein König?", "The king": "Der König"}
+    translate = Asked(lambda texts: [Translated(german[text]) for text in texts])
     for letter, rest, expected in (
         (b"O", bold(b"nce") + run(b" there was a king."), ["¿E", "s war ein König?"]),
         (b"The", run(b" king"), ["Der", " König"]),
     ):
         after = translated(package(frame % (run(letter), rest)), translate)
         assert [p.text for p in docx.Document(io.BytesIO(after)).paragraphs] == expected
-    assert asked == ["Once there was a king.", "The king"]
+    assert translate.texts == ["Once there was a king.", "The king"]
 
 
 def test_a_paragraph_whose_end_is_deleted_goes_on_in_the_next_one():
@@ -484,15 +470,9 @@ def test_a_paragraph_whose_end_is_deleted_goes_on_in_the_next_one():
     body = (
         deleted % run(b"we never ") + deleted % (LINK % run(b"go there")) + b"<w:p>%b</w:p>" % run(b"again and again.")
     )
-    asked: list[str] = []
-
-    def asking(texts):
-        asked.extend(texts)
-        return linked(texts)
-
-    before = package(body)
-    document = docx.Document(io.BytesIO(translated(before, asking)))
-    assert asked == ["we never go there again and again."]
+    before, translate = package(body), Asked(linked)
+    document = docx.Document(io.BytesIO(translated(before, translate)))
+    assert translate.texts == ["we never go there again and again."]
     assert [p.text.strip() for p in document.paragraphs] == ["WE NEVER", "GO THERE", "AGAIN AND AGAIN."]
     old, new = (files(content)["word/document.xml"] for content in (before, translated(before, shuffled)))
     assert set(counts(new) - counts(old)) <= {"w:hyperlink"} and not counts(old) - counts(new)
@@ -516,13 +496,6 @@ def test_the_main_part_and_the_comments_are_those_that_the_relationships_name():
     assert b"SOME WORDS" in files(after)["word/document.xml"]
 
 
-def other_zip(name: str, content: bytes) -> bytes:
-    output = io.BytesIO()
-    with zipfile.ZipFile(output, "w") as written:
-        written.writestr(name, content)
-    return output.getvalue()
-
-
 @pytest.mark.parametrize(
     ("content", "told"),
     [
@@ -530,8 +503,8 @@ def other_zip(name: str, content: bytes) -> bytes:
         (b"{\\rtf1 words}", r"\.rtf"),
         (b"%PDF-1.7", "PDF"),
         (b"<html><p>words</p></html>", "format html"),
-        (other_zip("mimetype", b"application/vnd.oasis.opendocument.text"), r"\.odt"),
-        (other_zip("a.txt", b"words"), r"word/document\.xml is not there"),
+        (zipped({"mimetype": b"application/vnd.oasis.opendocument.text"}), r"\.odt"),
+        (zipped({"a.txt": b"words"}), r"word/document\.xml is not there"),
         (with_document(b'<x xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"/>'), "Excel"),
         (with_document(b'<x xmlns="urn:x"/>'), "not a part of a Word document"),
         (package(b'<w:altChunk/><w:p>%b</w:p>' % run(b"a")), "altChunk.*save it again"),

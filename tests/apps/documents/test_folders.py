@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from tests.apps.documents.translators import swapped_case
+from tests.apps.documents.translators import Asked, swapped_case
 
 from heed.apps.documents.folders import REPORT, plan_folder, translate_folder
 from heed.apps.documents.text.translation import DocumentOptions
@@ -69,12 +69,8 @@ def test_documents_are_translated_and_other_files_copied_under_the_targets_names
 
 
 def test_only_what_is_missing_or_changed_is_translated_again(site):
-    asked = []
-
-    def translate(texts):
-        asked.extend(texts)
-        return swapped_case(texts)
-
+    translate = Asked(swapped_case)
+    asked = translate.texts
     whole = run(site, translate)
     asked.clear()
     assert run(site, translate) == whole and not asked
@@ -87,13 +83,14 @@ def test_only_what_is_missing_or_changed_is_translated_again(site):
 
 def test_a_run_that_was_stopped_goes_on(site, monkeypatch):
     monkeypatch.setattr("heed.apps.documents.folders.TOGETHER_BYTES", 1)
-    asked = []
 
-    def stopping(texts):
-        asked.extend(texts)
+    def stop(texts):
         if len(asked) == 3:
             raise KeyboardInterrupt
         return swapped_case(texts)
+
+    stopping = Asked(stop)
+    asked = stopping.texts
 
     with pytest.raises(KeyboardInterrupt):
         run(site, stopping)

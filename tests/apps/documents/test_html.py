@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lxml import etree
 from tests.apps.documents.translators import (
+    Asked,
     asked,
     linked,
     shuffled,
@@ -93,15 +94,11 @@ def test_a_tag_goes_where_the_words_go_that_it_marked():
 
 
 def test_code_is_read_with_its_sentence_and_dropped_from_it_only_if_it_does_not_survive():
-    asked = []
-
-    def translate(texts):
-        asked.append(list(texts))
-        return [Translated(text.replace("Call", "Rufe").replace("x()", "y()")) for text in texts]
+    translate = Asked(lambda texts: [Translated(text.replace("Call", "Rufe").replace("x()", "y()")) for text in texts])
 
     assert translated("<p>Call <code>f()</code> now", translate, "html") == "<p>Rufe <code>f()</code> now"
     assert translated("<p>Call <code>x()</code> now", translate, "html") == "<p>Rufe <code>x()</code> now"
-    assert asked == [["Call f() now"], ["Call x() now"], ["Call now"]]
+    assert translate.texts == ["Call f() now", "Call x() now", "Call now"]
 
 
 def test_signs_that_a_model_writes_become_no_markup():
@@ -169,31 +166,18 @@ def test_malformed_pages_keep_every_tag(page):
 @pytest.mark.parametrize(
     "page",
     [
-        "<b>" * 100_000,
-        "<b>x " * 30_000,
-        "<div>" * 100_000 + "text",
-        "<code>" * 100_000,
-        "<a href='" * 100_000,
-        "<!--" * 100_000,
-        "<" * 200_000,
-        "<p>" + "word " * 200_000,
-        "x" * 1_000_000,
-        "&" * 200_000,
-        "<p>" + "a <b>b</b> <img> " * 10_000,
-        "<b><i>" * 20_000 + "word. " * 20_000 + "</i></b>" * 20_000,
-        "http://" * 100_000,
-        "a@" * 300_000,
-        "".join(f"<a{i} translate=no>" for i in range(30_000)),
-        "<sup>" * 100_000 + "1",
-        "<x-a>x" * 50_000 + "</x-a>" * 50_000,
-        "<a title='one two' alt=\"" * 50_000,
-        "<a " + "title " * 200_000 + "=" * 1_000 + ">",
+        "<p>" + "word " * 100_000,
+        "<b><i>" * 10_000 + "word. " * 10_000 + "</i></b>" * 10_000,
+        "".join(f"<a{i} translate=no>" for i in range(15_000)),
+        "<sup>" * 50_000 + "1",
+        "<x-a>x" * 25_000 + "</x-a>" * 25_000,
+        "<a " + "title " * 100_000 + "=" * 1_000 + ">",
     ],
     ids=lambda page: page[:12],
 )
 @pytest.mark.slow
 def test_pages_of_strangers_end(page):
-    with within_seconds(60):
+    with within_seconds(15):
         translated(page, shuffled, "html")
 
 

@@ -34,7 +34,8 @@ UNITS = (
     ":a:", "{{", "{%", "{ ", "$a", "$$a\n", "[[a", "^[", "[a]{", "![a](![", ":::\n", "!!! a\n    ", ": a\n", "[^a]: ",
     "<A {", "+--+\n", "+--+\n|a|\n", "a\n-- --\n", "{% raw %}\n", "\\begin{a}\n", "import {\n", "a/", "a/a.", "a.py ",
     "a_", "A_", "a()", "a.a.", "::", "a::", "1.1.", "v1.1-", "1.1-a.", "0a", "0a-", "AA1", "@@a", "#1", "⟨1", "中a@",
-    "1\xa0", "\xa0a ", "'{",
+    "1\xa0", "\xa0a ", "'{", "**a** ", "\\*", "<script>\n", "1. a\n\n   ", "|---+", "<b>x ", "<div>", "<a href='",
+    "<sup>", "a <b>b</b> <img> ", "<a title='one two' alt=\"",
 )  # fmt: skip
 # Before and behind them, so that a stretch begins as something and ends as something else.
 AROUND = (

@@ -219,13 +219,16 @@ def test_a_sentence_is_divided_at_a_comma_near_its_share_and_no_subtitle_is_blan
     ),
     st.lists(st.integers(1, 24), max_size=6),
     st.sampled_from([shuffled, linked, said(*["x"] * 99), said(*["x y z, u v"] * 99)]),
+    st.sampled_from(["\n", "\r\n"]),
 )
-def test_every_subtitle_keeps_its_times_its_tags_and_some_words(words, ends, translate):
+def test_every_subtitle_keeps_its_times_its_tags_and_some_words(words, ends, translate, line_end):
     bounds = [0, *sorted(set(ends)), len(words)]
     parts = [" ".join(words[a:b]).strip() for a, b in pairwise(bounds)]
     parts = [re.sub(r"\s*\n\s*", "\n", part) for part in parts if re.search(r"\w", part)]
     text = cues(*parts)
-    blocks = [block.split("\n", 2) for block in translated(text, translate).split("\n\n")] if parts else []
+    result = translated(text.replace("\n", line_end), translate)
+    assert result.count(line_end) == result.count("\n")
+    blocks = [block.split("\n", 2) for block in result.replace("\r", "").split("\n\n")] if parts else []
     for i, (number, times, rest) in enumerate(blocks):
         assert [number, times] == text.split("\n\n")[i].split("\n", 2)[:2]
         assert re.search(r"\w", rest) and rest.count("<i>") == rest.count("</i>")

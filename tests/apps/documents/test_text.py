@@ -177,90 +177,11 @@ def test_without_markdown_it_py_one_line_says_what_to_install(monkeypatch, versi
         translated("words", unchanged, "md")
 
 
-SRT = """1
-00:00:01,000 --> 00:00:04,000
-<i>Hello my friend,
-how are you today?</i>
-
-2
-00:00:05,000 --> 00:00:06,000 X1:100
-- Fine. And you?
-- Great!
-
-3
-00:00:07,000 --> 00:00:09,500
-{\\an8}42 people came
-to the party in 1999
-"""
-
-
-def test_subtitles_keep_numbers_times_tags_and_line_counts():
-    for text in (SRT, SRT.replace("\n", "\r\n"), SRT.rstrip()):
-        assert translated(text, swapped_case, "srt") == (
-            text.replace("{\\an8}", "@")
-            .swapcase()
-            .replace("@", "{\\an8}")
-            .replace("<I>", "<i>")
-            .replace("</I>", "</i>")
-        ).replace("x1", "X1")
-        result = translated(text, shuffled, "srt").splitlines()
-        assert len(result) == len(text.splitlines())
-        for before, after in zip(text.splitlines(), result, strict=True):
-            assert bool(before) == bool(after) and ("-->" not in before or before == after)
-
-
 def test_text_behind_a_blank_line_of_a_subtitle_is_translated():
     text = "a title\n\n1\n00:00:01,000 --> 00:00:02,000\none\n\ntwo\n\n7\n00:00:03,000 --> 00:00:04,000\n\nthree\n"
     assert translated(text, swapped_case, "srt") == (
         text.replace("one", "ONE").replace("two", "TWO").replace("three", "THREE")
     )
-
-
-MARKDOWN = """---
-title: Left alone
----
-
-# A heading with `code`
-
-Some *stressed* words and a [link **here**](https://a.b/c_d "Title"), see <https://x.y>.
-Wrapped on, with 5 \\* 3 and a_b_c.
-
-> A quotation that
-> goes on.
-
-- [ ] a task
-  with more
-1. a number
-
-| Name | What |
-|------|:----:|
-| `x`  | a thing |
-
-```python
-print("left alone")
-```
-
-    indented code left alone
-
-<div class="a">
-left alone
-</div>
-
-[ref]: https://left.alone
-"""
-
-
-def test_markdown_keeps_markers_code_and_addresses():
-    assert translated(MARKDOWN, unchanged, "md") == MARKDOWN
-    result = translated(MARKDOWN, shuffled, "md")
-    assert len(result.splitlines()) == len(MARKDOWN.splitlines())
-    for piece in (
-        "---\ntitle: ", "# ", "`code`", '](https://a.b/c_d "Title")', "<https://x.y>", "\\*", "\n> ",
-        "- [ ] ", "\n1. ", "|------|:----:|", '```python\nprint("left alone")\n```', "    indented code left alone\n",
-        '<div class="a">\n', "[ref]: https://left.alone",
-    ):  # fmt: skip
-        assert result.count(piece) == MARKDOWN.count(piece), piece
-    assert "A heading" not in result and "stressed" not in result
 
 
 MARKS = st.sampled_from(
@@ -339,18 +260,6 @@ def test_rules_of_tables_are_told_apart_in_no_time():
             translated(f"a | b\n{words}\nc | d\n", unchanged, "md")
 
 
-@pytest.mark.parametrize(
-    "signs",
-    ["`", "[", "![", "[a](", "<a ", "<!--", "> ", "- ", "**a** ", "&a", "\\*", "a\n", "|-", "-", "|---+", "[a]", "]",
-     "<code>", "a@", "www.", "<script>\n", "- - ", "1. a\n\n   "],
-)  # fmt: skip
-@pytest.mark.parametrize("format", ["md", "text", "srt"])
-@pytest.mark.slow
-def test_lines_of_strangers_end(format, signs):
-    with within_seconds(60):
-        translated(TIMES * (format == "srt") + signs * 10_000, shuffled, format)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "page",
@@ -380,13 +289,6 @@ def test_a_line_break_in_markdown_separates_words():
     result = translated(text, swapped_case, "md")
     assert result == text.swapcase().replace("BR", "br").replace("B.PNG", "b.png")
     assert {"install it", "then run it", "one", "two"} <= set(asked(text, "md"))
-
-
-def test_the_address_of_a_link_that_goes_over_a_line_end_stays():
-    text = "see [the guide to\nexport](a/guide/Export.MD) and ![an image\nwrapped](pic.PNG) too\n"
-    for translate in (swapped_case, shuffled):
-        result = translated(text, translate, "md")
-        assert "](a/guide/Export.MD)" in result and "](pic.PNG)" in result
 
 
 @pytest.mark.parametrize(

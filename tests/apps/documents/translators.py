@@ -61,13 +61,19 @@ def translated(text: str, translate: Translate, format: Format) -> str:
     return translate_text(text, translate, format=format, language="en")
 
 
+class Asked:
+    """A translator, and what it has been asked for."""
+
+    def __init__(self, translate: Translate = unchanged):
+        self._translate, self.texts = translate, []
+
+    def __call__(self, texts: Sequence[str]) -> Sequence[Translated]:
+        self.texts.extend(texts)
+        return self._translate(texts)
+
+
 def asked(text: str, format: Format) -> list[str]:
     """The sentences of a document, as a translator reads them."""
-    sentences: list[str] = []
-
-    def translate(texts: Sequence[str]) -> list[Translated]:
-        sentences.extend(texts)
-        return unchanged(texts)
-
+    translate = Asked()
     translated(text, translate, format)
-    return sentences
+    return translate.texts
