@@ -79,7 +79,9 @@ class PrefetchedLines(Generic[T]):
     def wait(self) -> None:
         """Until there is another item, or the end; a signal interrupts it."""
         with self._changed:
-            self._changed.wait_for(lambda: self._ahead or self._end is not None)
+            # Python acts on a signal that came just before a wait only after it: no wait is longer than a second.
+            while not self._changed.wait_for(lambda: self._ahead or self._end is not None, timeout=1.0):
+                pass
 
 
 def wait_for_more(items: object) -> Callable[[], object]:
