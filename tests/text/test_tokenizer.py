@@ -165,9 +165,11 @@ def test_tokens_are_unlike_each_other_and_readable(tokenizer, parser_tokenizer):
 
 
 def test_names_that_would_be_alike_or_could_not_be_seen_are_told_apart():
-    names = TokenNames(["a", None, "a", "<id:1>", "", "b"], left_out={5})
-    assert names.tokens(range(6)) == ["a", "<<id:1>", "<id:2>", "<id:1>", "<id:4>"]
-    assert names.ids(names.tokens(range(6))) == [0, 1, 2, 3, 4]
+    given = ["<0x0A>", None, "<0x0A>", "<id:1>", "", "b", "…a", "…a", "a"]
+    names, ids = TokenNames(given.__getitem__, len(given), left_out={5}), [0, 1, 2, 3, 4, 6, 7, 8]
+    expected = ["<0x0A>", "<<id:1>", "<id:2>", "<id:1>", "<id:4>", "…a", "<id:7>", "a"]
+    assert names.tokens(range(9)) == expected == [name for i in range(9) for name in names.tokens([i])]
+    assert names.ids(expected) == ids
     assert readable(" ü▁\tn\u200b".encode() + b"\xc3", space="▁") == (
         "▁ü<0xE2><0x96><0x81><0x09>n<0xE2><0x80><0x8B><0xC3>"
     )

@@ -7,6 +7,7 @@ one id, and a normalisation such as NFKC replaces characters.
 import copy
 import json
 import re
+from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from functools import cached_property
@@ -29,7 +30,7 @@ from heed.text.sentencepiece_model import (
     MAX_PIECES,
     UNKNOWN,
     SentencePieceModel,
-    encode_utf8,
+    longest_in_bytes,
     places,
 )
 from heed.text.token_names import SPACE, TokenNames, readable
@@ -58,11 +59,8 @@ class Vocabulary(Settings):
         known = [piece for piece in self.pieces or [] if piece is not None]
         if len(set(known)) < len(known):
             raise ValueError("a piece has two ids")
-        if any(len(encode_utf8(piece)) > MAX_PIECE for piece in known):
+        if longest_in_bytes(known) > MAX_PIECE:
             raise ValueError(f"a piece has more than {MAX_PIECE} bytes")
-        if self.model is not None and self.pieces is not None:  # hundreds of thousands of texts, each held once
-            own: dict[str | None, str] = dict(zip(self.model.pieces, self.model.pieces, strict=True))
-            self.pieces[:] = [own.get(piece, piece) for piece in self.pieces]
         return self
 
     def __len__(self) -> int:
@@ -108,7 +106,7 @@ class SentencePieceTokenizer:
         self._src = self._tgt if src == tgt else _Side(src, replace(special, bos=special.eos))  # no source has bos
 
     def __len__(self) -> int:
-        return len(self._tgt.vocabulary)
+        return len(self._tgt)
 
     @property
     def language_codes(self) -> dict[str, int]:
@@ -120,27 +118,24 @@ class SentencePieceTokenizer:
         """The tokenizer for which a text that begins with such a code is text."""
         if not self._src.codes:
             return self
-        plain = object.__new__(SentencePieceTokenizer)  # a copy by its pickle would read the models again
-        plain.__dict__.update(self.__dict__)
-        plain._src = copy.copy(self._src)
-        plain._src._ids = {piece: i for piece, i in self._src._ids.items() if piece not in self._src.codes}
-        plain._src.codes = {}
+        plain = copy.copy(self)
+        plain._src = self._src.without_codes()
         return plain
 
     @property
     def src_vocab_size(self) -> int:
         """The number of ids that a source may have."""
-        return len(self._src.vocabulary)
+        return len(self._src)
 
     @property
     def src(self) -> Vocabulary:
-        """The source's vocabulary."""
-        return self._src.vocabulary
+        """The source's vocabulary, made anew: a search needs no such lists, and they take tens of megabytes."""
+        return self._src.vocabulary()
 
     @property
     def tgt(self) -> Vocabulary:
-        """The target's vocabulary."""
-        return self._tgt.vocabulary
+        """The target's vocabulary, made anew."""
+        return self._tgt.vocabulary()
 
     def __eq__(self, other: object) -> bool:
         """Whether every text has the same ids."""
@@ -148,11 +143,8 @@ class SentencePieceTokenizer:
 
     __hash__ = None  # type: ignore[assignment]
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return SentencePieceTokenizer, self._contents()
-
-    def _contents(self) -> tuple[Vocabulary, Vocabulary, SpecialIds]:
-        return self.src, self.tgt, self.special
+    def _contents(self) -> tuple[Any, ...]:
+        return self._src.contents(), self._tgt.contents(), self.special
 
     def encode(self, text: str) -> list[int]:
         """Ids of one source line, without eos. HeedError if it is not valid Unicode."""
@@ -198,12 +190,12 @@ class SentencePieceTokenizer:
 
     @cached_property
     def _token_names(self) -> TokenNames:
-        # A piece that is readable as it stands takes no memory of its own.
-        names = [
-            piece if piece is None or (piece.isprintable() and " " not in piece) else readable(piece.encode())
-            for piece in self.tgt.table
-        ]
-        return TokenNames(names, left_out={self.special.pad, self.special.bos, self.special.eos})
+        def name(i: int) -> str | None:
+            piece = self._tgt.piece(i)
+            is_readable = piece is None or (piece.isprintable() and " " not in piece)
+            return piece if is_readable else readable(piece.encode())
+
+        return TokenNames(name, len(self), left_out={self.special.pad, self.special.bos, self.special.eos})
 
     def src_spans(self, texts: list[str]) -> list[list[tuple[int, int]]]:
         """Which characters of each text each of its ids stands for, without the space before a word."""
@@ -214,10 +206,10 @@ class SentencePieceTokenizer:
         return [self._tgt.spans(text) for text in texts]
 
     def save(self, path: Path) -> None:
-        src, tgt, special = self._contents()
+        src, tgt = self.src, self.tgt
         file = {
             "sentencepiece": 1,
-            "special": asdict(special),
+            "special": asdict(self.special),
             "src": src.model_dump(),
             "tgt": None if tgt == src else tgt.model_dump(),
         }
@@ -241,68 +233,145 @@ class SentencePieceTokenizer:
 
 
 class _Side:
-    """One side's segmentation and ids."""
+    """One side's segmentation and ids.
+
+    The pieces of a model are held by the library alone: hundreds of thousands of texts. What `_ids` and `_other_pieces`
+    say beside it is how a table numbers them.
+    """
 
     def __init__(self, vocabulary: Vocabulary, special: SpecialIds):
         """ValueError if an id is beyond the vocabulary, or if a text could produce a special one."""
-        self.vocabulary = vocabulary
-        model, pieces = vocabulary.model, vocabulary.pieces
+        model, pieces, self._size = vocabulary.model, vocabulary.pieces, len(vocabulary)
         for name, i in asdict(special).items():
-            if i is None or not 0 <= i < len(vocabulary):
-                raise ValueError(f"{name} is id {i}; the vocabulary has {len(vocabulary):,}")
+            if i is None or not 0 <= i < self._size:
+                raise ValueError(f"{name} is id {i}; the vocabulary has {self._size:,}")
         assert special.unk is not None
         self._unk, self._left_out = special.unk, {special.pad, special.bos, special.eos}
         if self._unk in self._left_out:
             raise ValueError(f"unk has the id {self._unk} of pad, bos or eos")
-        self._processor = _processor(model) if model else None
-        types = zip(model.pieces, model.types, strict=True) if model else ()
-        self._bytes = {piece: int(piece[1:-1], 16) for piece, kind in types if kind == BYTE}  # such as <0xF0>
+        self._processor: Any = None
+        self._bytes: dict[str, int] = {}
         self.codes: dict[str, int] = {}
+        if model is not None:
+            self._processor = _processor(model.protobuf())
+            self._bytes = {piece: int(piece[1:-1], 16) for piece in _of_type(model, BYTE)}  # such as <0xF0>
+            # No text; and decoding keeps the byte of a space, where it drops the space ▁.
+            self._invisible = frozenset([*_of_type(model, CONTROL), "<0x20>"])
+            self._model_unk, self._removes_spaces = model.types.index(UNKNOWN), model.remove_extra_whitespaces
+            self._dummy: Literal["", "prefix", "suffix"] = ""
+            if model.add_dummy_prefix:
+                self._dummy = "suffix" if model.whitespace_as_suffix else "prefix"
+        self._has_table = pieces is not None
         if pieces is None:
             assert model is not None
             if model.types[self._unk] != UNKNOWN or any(model.types[i] != CONTROL for i in self._left_out):
                 raise ValueError("pad, bos and eos are not control symbols, or unk is not the unknown piece")
             return
-        # A text may spell a special symbol; it is text nonetheless.
-        self._ids = {piece: i for i, piece in enumerate(pieces) if piece is not None and i not in self._left_out}
-        self.codes = {piece: i for piece, i in self._ids.items() if _CODE.fullmatch(piece)}
+        # Ids by the model's, and the model's by ids; -1 is none. A text that spells a special symbol is still text.
+        of_model = {piece: i for i, piece in enumerate(model.pieces)} if model else {}
+        self._model_ids = array("i", [-1 if piece is None else of_model.get(piece, -1) for piece in pieces])
+        self._ids = array("i", [self._unk]) * len(of_model)
+        self._other_pieces: dict[int, str] = {}
+        for i, (piece, model_id) in enumerate(zip(pieces, self._model_ids, strict=True)):
+            if model_id < 0 and piece is not None:
+                self._other_pieces[i] = piece
+            elif model_id >= 0 and i not in self._left_out:
+                self._ids[model_id] = i
+        self._other_ids = {piece: i for i, piece in self._other_pieces.items() if i not in self._left_out}
+        codes = (piece for piece in pieces if piece and piece[0] == ">" and _CODE.fullmatch(piece))
+        self.codes = {code: i for code in codes if (i := self._id(code)) != self._unk}
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getstate__(self) -> dict[str, Any]:
+        model = None if self._processor is None else self._processor.serialized_model_proto()
+        return {name: value for name, value in vars(self).items() if name != "_spellings"} | {"_processor": model}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        model = state["_processor"]
+        vars(self).update(state | {"_processor": None if model is None else _processor(model)})
+
+    contents = __getstate__  # of which equal sides have equal ones
+
+    def vocabulary(self) -> Vocabulary:
+        """What the side was made from."""
+        model = None
+        if self._processor is not None:
+            model = SentencePieceModel.of_protobuf(self._processor.serialized_model_proto(), where="the tokenizer")
+        pieces = [self.piece(i) for i in range(self._size)] if self._has_table else None
+        return Vocabulary(model=model, pieces=pieces)
+
+    def without_codes(self) -> "_Side":
+        """The side for which a text that begins with a code is text."""
+        plain = object.__new__(_Side)  # a copy by its pickle would read the model again
+        vars(plain).update(vars(self))
+        plain._ids = array("i", self._ids)
+        for code in self.codes.keys() - self._other_ids.keys():
+            plain._ids[self._processor.piece_to_id(code)] = self._unk
+        plain._other_ids = {piece: i for piece, i in self._other_ids.items() if piece not in self.codes}
+        plain.codes = {}
+        return plain
+
+    def piece(self, i: int) -> str | None:
+        """The piece of an id, None if it has none."""
+        if self._has_table and (i := self._model_ids[own := i]) < 0:
+            return self._other_pieces.get(own)
+        piece: str = self._processor.id_to_piece(i)
+        return piece
+
+    def _id(self, piece: str) -> int:
+        """The id that a table has for a piece, that of unk where there is none."""
+        if self._processor is None or piece in self._other_ids:
+            return self._other_ids.get(piece, self._unk)
+        return self._ids[self._processor.piece_to_id(piece)]
 
     def encode_lines(self, texts: list[str]) -> list[list[int]]:
         try:
-            if self.vocabulary.pieces is None:
-                assert self._processor is not None
+            if self._processor is None:
+                return [[self._id(word) for word in line] for line in self._words(texts)]
+            if not self._has_table:
                 lines: list[list[int]] = self._processor.encode(texts, out_type=int)
                 return lines
-            return [[self._ids.get(piece, self._unk) for piece in line] for line in self._segment(texts)]
+            codes = [self._code(text) for text in texts]
+            rests = [text[len(code) :] for text, code in zip(texts, codes, strict=True)]
+            encoded: list[list[int]] = self._processor.encode(rests, out_type=int)
+            for rest, ids in zip(rests, encoded, strict=True):
+                if self._model_unk in ids:  # of text, which the table may have nevertheless
+                    ids[:] = [self._id(piece) for piece in self._processor.encode(rest, out_type=str)]
+                else:
+                    ids[:] = [self._ids[i] for i in ids]
+            return [[self.codes[code], *ids] if code else ids for code, ids in zip(codes, encoded, strict=True)]
         except (RuntimeError, TypeError):  # what the library makes of half a surrogate pair
             for text in texts:
                 check_unicode(text)
             raise
 
-    def _segment(self, texts: list[str]) -> list[list[str]]:
-        """The pieces of each text; what a model does not know is a piece as it stands."""
+    def _words(self, texts: list[str]) -> list[list[str]]:
+        for text in texts:
+            check_unicode(text)
+        return [[word for word in text.split(" ") if word] for text in texts]
+
+    def _segment(self, text: str) -> list[str]:
+        """The pieces of a text; what a model does not know is a piece as it stands."""
         if self._processor is None:
-            for text in texts:
-                check_unicode(text)
-            return [[word for word in text.split(" ") if word] for text in texts]
-        codes = [self._code(text) for text in texts]
-        rests = [text[len(code) :] for text, code in zip(texts, codes, strict=True)]
-        segmented: list[list[str]] = self._processor.encode(rests, out_type=str)
-        return [[code, *pieces] if code else pieces for code, pieces in zip(codes, segmented, strict=True)]
+            return self._words([text])[0]
+        code = self._code(text)
+        pieces: list[str] = self._processor.encode(text[len(code) :], out_type=str)
+        return [code, *pieces] if code else pieces
 
     def prefix(self, text: str) -> Prefix:
         if not text:  # which spares a table of all spellings
             return NO_PREFIX
         check_unicode(text)
-        (pieces,) = self._segment([text])
-        model = self.vocabulary.model
-        if model is None:
+        pieces = self._segment(text)
+        if self._processor is None:
             normalized = " ".join(pieces)
         else:
             normalized = b"".join(map(self._spelling, pieces)).decode("utf-8")
-            if model.add_dummy_prefix and model.whitespace_as_suffix:
+            if self._dummy == "suffix":
                 normalized = normalized.removesuffix(" ")
-            elif model.add_dummy_prefix:
+            elif self._dummy == "prefix":
                 normalized = normalized.removeprefix(" ")
         # Normalisation takes a space from the end of a text, but here more text follows.
         if text[-1:].isspace() and normalized and not normalized[-1].isspace():
@@ -311,23 +380,17 @@ class _Side:
 
     @cached_property
     def _spellings(self) -> Spellings:
-        model = self.vocabulary.model
+        invisible = frozenset() if self._processor is None else self._invisible
         spelled = (
             (i, self._spelling(piece))
-            for i, piece in enumerate(self.vocabulary.table)
-            if piece is not None and i != self._unk and i not in self._left_out and piece not in self._invisible
+            for i in range(self._size)
+            if i != self._unk and i not in self._left_out and (piece := self.piece(i)) and piece not in invisible
         )
-        if model is None:
+        if self._processor is None:
             return Spellings(spelled, n_dropped_spaces=1)
-        if self.vocabulary.pieces is not None or model.remove_extra_whitespaces:
+        if self._has_table or self._removes_spaces:
             return Spellings(spelled, n_dropped_spaces=None)
-        return Spellings(spelled, n_dropped_spaces=int(model.add_dummy_prefix))
-
-    @cached_property
-    def _invisible(self) -> frozenset[str]:
-        """The pieces that are no text; and the byte of a space, which decoding keeps where it drops the space ▁."""
-        model = self.vocabulary.model
-        return frozenset() if model is None else frozenset([*_of_type(model, CONTROL), "<0x20>"])
+        return Spellings(spelled, n_dropped_spaces=int(self._dummy != ""))
 
     def _spelling(self, piece: str) -> bytes:
         """The bytes that a piece adds to the text, with a space before a word."""
@@ -359,12 +422,10 @@ class _Side:
 
     def decode(self, ids: Iterable[int]) -> str:
         kept = [i for i in ids if i not in self._left_out]
-        if self.vocabulary.pieces is None:
-            assert self._processor is not None
+        if not self._has_table:
             return str(self._processor.decode(kept)) if kept else ""
-        table = self.vocabulary.pieces
         # As in MarianTokenizer, which leaves out unk too.
-        pieces = [piece for i in kept if i != self._unk and (piece := table[i]) is not None]
+        pieces = [piece for i in kept if i != self._unk and (piece := self.piece(i)) is not None]
         if self._processor is None or not pieces:
             return " ".join(pieces)
         return str(self._processor.decode(pieces)).replace(SPACE, " ").strip()
@@ -372,7 +433,7 @@ class _Side:
     def spell(self, ids: Iterable[int]) -> list[str]:
         """Each id's text, with spaces; bytes by `spelled_bytes`."""
         spelled: list[str] = []
-        for is_byte, run in groupby((self.vocabulary.table[i] or "" for i in ids), key=self._bytes.__contains__):
+        for is_byte, run in groupby((self.piece(i) or "" for i in ids), key=self._bytes.__contains__):
             if is_byte:
                 spelled += spelled_bytes(bytes([self._bytes[piece]]) for piece in run)
             else:
@@ -384,7 +445,7 @@ def _of_type(model: SentencePieceModel, kind: int) -> list[str]:
     return [piece for piece, of_piece in zip(model.pieces, model.types, strict=True) if of_piece == kind]
 
 
-def _processor(model: SentencePieceModel) -> Any:
+def _processor(protobuf: bytes) -> Any:
     """The library's view of a model. HeedError if the library is not installed."""
     try:
         from sentencepiece import SentencePieceProcessor
@@ -393,7 +454,7 @@ def _processor(model: SentencePieceModel) -> Any:
             "this model's text needs SentencePiece, which is not installed: pip install 'heed-mt[exchange]'."
         ) from None
     try:
-        return SentencePieceProcessor(model_proto=model.protobuf())
+        return SentencePieceProcessor(model_proto=protobuf)
     except (RuntimeError, OSError) as error:
         raise ValueError(f"SentencePiece refuses the model ({reason(error)})") from None
 

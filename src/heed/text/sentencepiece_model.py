@@ -6,7 +6,7 @@ library never sees a file: this module reads the few fields that matter, checks 
 
 import base64
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -56,9 +56,9 @@ class SentencePieceModel(Settings):
             raise ValueError(f"{n:,} pieces, {len(self.scores):,} scores, {len(self.types):,} types")
         if len(set(self.pieces)) != n:
             raise ValueError("a piece occurs twice")
-        for piece in self.pieces:
-            if not 1 <= len(encode_utf8(piece)) <= MAX_PIECE or "\0" in piece:
-                raise ValueError(f"piece {shown(piece)} is not of 1 to {MAX_PIECE} bytes without NUL")
+        if longest_in_bytes(self.pieces) > MAX_PIECE or "" in self.pieces or "\0" in "".join(self.pieces):
+            bad = next(p for p in self.pieces if not 1 <= len(p.encode()) <= MAX_PIECE or "\0" in p)
+            raise ValueError(f"piece {shown(bad)} is not of 1 to {MAX_PIECE} bytes without NUL")
         if max(map(abs, self.scores)) > MAX_SCORE:
             raise ValueError(f"a score is beyond {MAX_SCORE:,.0f}")
         if not NORMAL <= min(self.types) <= max(self.types) <= BYTE or self.types.count(UNKNOWN) != 1:
@@ -92,19 +92,29 @@ class SentencePieceModel(Settings):
     @classmethod
     def read(cls, path: Path) -> "SentencePieceModel":
         """The model in an .spm file. HeedError if it is damaged, or of a kind that is neither unigram nor BPE."""
-        data = read_bounded(path, MAX_FILE_BYTES)
+        return cls.of_protobuf(read_bounded(path, MAX_FILE_BYTES), where=str(path))
+
+    @classmethod
+    def of_protobuf(cls, data: bytes, *, where: str) -> "SentencePieceModel":
+        """The model in a ModelProto. HeedError if it is damaged, or of a kind that is neither unigram nor BPE."""
         try:
             values = _parse_model(data)
         except ValueError as error:
-            raise HeedError(f"{path}: not a SentencePiece model that Heed reads ({error}).") from None
-        return validated(cls, values, where=str(path))
+            raise HeedError(f"{where}: not a SentencePiece model that Heed reads ({error}).") from None
+        return validated(cls, values, where=where)
 
     def protobuf(self) -> bytes:
         """The model as the library reads it."""
-        pieces = b"".join(
-            _message(1, _message(1, piece.encode()) + _key(2, 5) + struct.pack("<f", score) + _number(3, kind))
-            for piece, score, kind in zip(self.pieces, self.scores, self.types, strict=True)
-        )
+        # Hundreds of thousands of messages: what many have in common is made once.
+        scores, of_score = np.array(self.scores, "<f4").tobytes(), _key(2, 5)
+        kinds = [_number(3, kind) for kind in range(BYTE + 1)]
+        begins = [_key(1, 2) + _encode_varint(size) for size in range(MAX_PIECE + 32)]
+        parts = list[bytes]()
+        for i, (piece, kind) in enumerate(zip(self.pieces, self.types, strict=True)):
+            text, end = piece.encode(), of_score + scores[4 * i : 4 * i + 4] + kinds[kind]
+            begin = begins[len(text)]
+            parts += (begins[len(begin) + len(text) + len(end)], begin, text, end)
+        pieces = b"".join(parts)
         kind = next(number for number, name in _KINDS.items() if name == self.kind)
         trainer = _number(3, kind) + _number(24, self.whitespace_as_suffix) + _number(35, self.byte_fallback)
         normalizer = _message(2, base64.b64decode(self.normalizer)) + b"".join(
@@ -123,6 +133,17 @@ def encode_utf8(text: str) -> bytes:
         return text.encode("utf-8")
     except UnicodeEncodeError:
         raise ValueError(f"{shown(text)} is not valid Unicode text") from None
+
+
+def longest_in_bytes(texts: Sequence[str]) -> int:
+    """The bytes of the longest text, or a bound where none can be too long. ValueError for half a surrogate pair."""
+    try:
+        "".join(texts).encode("utf-8")
+    except UnicodeEncodeError:
+        for text in texts:
+            encode_utf8(text)
+    most = max(map(len, texts), default=0)
+    return most if 4 * most <= MAX_PIECE else max(len(text.encode("utf-8")) for text in texts)
 
 
 def _check_rules(blob: bytes) -> None:

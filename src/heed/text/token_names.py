@@ -1,10 +1,11 @@
 """Readable names of tokens, no two of a vocabulary alike: a line of names, separated by spaces, is a segmentation."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from functools import cached_property
 
 from heed.config import shown
 from heed.errors import HeedError
+from heed.text.segmentation import CONTINUATION
 
 SPACE = "▁"
 
@@ -12,28 +13,38 @@ SPACE = "▁"
 class TokenNames:
     """Ids ↔ the names of their tokens. Ids that decoding leaves out, such as eos, have no name.
 
-    names: by id, None for one that stands for nothing readable. Of several that are alike, the first keeps its name;
-    the others, and those without one, are called <id:7> by their id.
+    Of several whose names are alike, the first keeps its name; the others, and those without one, are called <id:7> by
+    their id.
     """
 
-    def __init__(self, names: Sequence[str | None], *, left_out: Collection[int]):
+    def __init__(self, name: Callable[[int], str | None], n_ids: int, *, left_out: Collection[int]):
+        """name: of an id, None if it stands for nothing readable; as `readable` writes it, perhaps with CONTINUATION or
+        a word in <> before it, so that two ids share one only if it has such a mark."""
+        self._name, self._n_ids, self._left_out = name, n_ids, left_out
+
+    def tokens(self, ids: Iterable[int]) -> list[str]:
+        """The name of each id that has one."""
+        named = [i for i in ids if i not in self._left_out]
+        names = [name for i in named if (name := self._name(i)) and "<" not in name and name[0] != CONTINUATION]
+        # Mostly none is like another's, which spares a table of all.
+        return names if len(names) == len(named) else [self._names[i] or "" for i in named]
+
+    @cached_property
+    def _names(self) -> list[str | None]:
         taken = set[str]()
-        self._names: list[str | None] = [None] * len(names)
-        for i, name in enumerate(names):
-            if i not in left_out and name and name not in taken:
+        names: list[str | None] = [None] * self._n_ids
+        for i in range(self._n_ids):
+            if i not in self._left_out and (name := self._name(i)) and name not in taken:
                 taken.add(name)
-                self._names[i] = name
-        for i, own_name in enumerate(self._names):
-            if i not in left_out and own_name is None:
+                names[i] = name
+        for i, own_name in enumerate(names):
+            if i not in self._left_out and own_name is None:
                 name = f"<id:{i}>"
                 while name in taken:
                     name = f"<{name}"
                 taken.add(name)
-                self._names[i] = name
-
-    def tokens(self, ids: Iterable[int]) -> list[str]:
-        """The name of each id that has one."""
-        return [name for i in ids if (name := self._names[i]) is not None]
+                names[i] = name
+        return names
 
     @cached_property
     def _ids(self) -> dict[str, int]:

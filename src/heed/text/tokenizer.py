@@ -285,14 +285,14 @@ class Tokenizer:
     @cached_property
     def _token_names(self) -> TokenNames:
         left_out = {self.special.pad, self.special.bos, self.special.eos}
-        names = [None if i in left_out else self._token_name(i, name) for i, name in enumerate(self.id_names())]
-        return TokenNames(names, left_out=left_out)
+        return TokenNames(self._token_name, len(self), left_out=left_out)
 
-    def _token_name(self, i: int, name: str) -> str:
+    def _token_name(self, i: int) -> str:
         if i in self._names:
             return f"<symbol:{readable(self._names[i].encode())}>"
         if i in self._tag_names:
             return f"<tag:{readable(self._tag_names[i].encode())}>"
+        name = str(self._backend.id_to_token(i))
         piece = name.removeprefix(CONTINUATION)
         return name[: -len(piece)] + readable(bytes(BYTE_OF[c] for c in piece), space=SPACE)
 
