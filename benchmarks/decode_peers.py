@@ -106,7 +106,8 @@ def with_vocabulary(model: Transformer) -> ModelFolder:
     words = Vocabulary(pieces=["<pad>", "<s>", "</s>", "<unk>", *map(str, range(4, model.vocab_size))])
     tokenizer = SentencePieceTokenizer(words, words, SpecialIds(0, 1, 2, 3))
     config = ModelConfig.of(model.arch, tokenizer, ModelCard("src", "tgt"))
-    return folder_of(config, shared_weights(model), tokenizer, where=Path("random"))
+    weights = {name: weight.numpy() for name, weight in shared_weights(model).items()}
+    return folder_of(config, weights, tokenizer, where=Path("random"))
 
 
 def heed_engine(folder: ModelFolder, job: Job, precision: str, workers: str) -> Engine:

@@ -136,7 +136,8 @@ def originals() -> Path:
 def _model(tokenizer: AnyTokenizer, **changes: str) -> ModelFolder:
     network = random_network(len(tokenizer), **TINY, **changes)
     config = ModelConfig(network.arch, network.vocab_size, ModelCard("en", "de"))
-    return folder_of(config, shared_weights(network), tokenizer, where=Path("random"))
+    weights = {name: tensor.numpy() for name, tensor in shared_weights(network).items()}
+    return folder_of(config, weights, tokenizer, where=Path("random"))
 
 
 @cache

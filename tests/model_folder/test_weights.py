@@ -68,7 +68,7 @@ def test_weights_that_are_not_finite_are_refused_by_name(folder, value):
 
 
 def test_the_bytes_of_a_file_are_those_of_the_library(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr("heed.model_folder.weights.BLOCK", 10)
+    monkeypatch.setattr("heed.model.weight_files.BLOCK", 10)
     tensors = read_weights(folder / "model.safetensors") | {
         "é of no axes": torch.tensor(3.0),
         "empty": torch.ones(0, 4),

@@ -15,12 +15,12 @@ from heed.model_folder.card import read_config as read_config
 from heed.model_folder.folder import MODEL_FILES as MODEL_FILES
 from heed.model_folder.folder import MODEL_FOLDER_NAMES as MODEL_FOLDER_NAMES
 from heed.model_folder.folder import ModelFolder as ModelFolder
+from heed.model_folder.folder import copy_model as copy_model
+from heed.model_folder.folder import folder_of as folder_of
 from heed.model_folder.folder import load_model as load_model
 from heed.model_folder.folder import replace_card as replace_card
 
 if TYPE_CHECKING:
-    from heed.model_folder.modules import copy_model as copy_model
-    from heed.model_folder.modules import folder_of as folder_of
     from heed.model_folder.modules import load_weights as load_weights
     from heed.model_folder.modules import read_weights as read_weights
     from heed.model_folder.modules import rows_of as rows_of

@@ -1,28 +1,33 @@
 """The one thing users own: config.json, tokenizer.json, model.safetensors, their manifest.json, README.md.
 
 Nothing in it can run code. What is read is first compared with the manifest, and no memory of the model's size is
-taken before the shapes in config.json agree with those in the file. README.md is for people; Heed never reads it.
+taken before the shapes in config.json agree with those in the file. Weights that are kept packed in the user's own
+folder, under the manifest's hash, need not be read. README.md is for people; Heed never reads it.
 """
 
 import functools
 import shutil
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from heed.errors import HeedError
-from heed.model.cost import Take
+from heed.model.cost import Rows, Take, weight_shapes
+from heed.model.weight_files import write_weights
 from heed.model_folder.card import ModelCard, ModelConfig, read_config, write_config
-from heed.model_folder.weights import check_weights
+from heed.model_folder.weights import StoredWeights, check_weights, compare_shapes, finite_rows
 from heed.runtime.files import whole_folder
 from heed.runtime.manifest import MANIFEST, check, manifest, seal
+from heed.runtime.verified import is_verified, verify
 from heed.text.tokenizer_kinds import AnyTokenizer, load_tokenizer
 
 if TYPE_CHECKING:
     from heed.model.transformer import Transformer
 
-MODEL_FILES = ("config.json", "tokenizer.json", "model.safetensors")
+WEIGHTS = "model.safetensors"
+MODEL_FILES = ("config.json", "tokenizer.json", WEIGHTS)
 MODEL_FOLDER_NAMES = (*MODEL_FILES, MANIFEST, "README.md")
 
 
@@ -58,6 +63,26 @@ def replace_card(folder: Path, card: ModelCard) -> None:
         seal(temporary)
 
 
+def copy_model(out: Path, folder: ModelFolder) -> None:
+    """Writes a folder of these weights, whole or not at all; memory holds a part of one weight at a time."""
+    names = weight_shapes(folder.config.arch, folder.config.vocab_size, folder.config.src_vocab_size)
+    weights = {name: weight for name in names if (weight := folder.take(name)) is not None}
+    with whole_folder(out) as temporary:
+        write_config(temporary, folder.config)
+        folder.tokenizer.save(temporary / "tokenizer.json")
+        write_weights(temporary / "model.safetensors", weights)
+        seal(temporary)
+
+
+def folder_of(config: ModelConfig, weights: Mapping[str, Rows], tokenizer: AnyTokenizer, *, where: Path) -> ModelFolder:
+    """The folder of these weights. HeedError if they are not those that config asks for, or once one that is read is
+    not finite."""
+    shapes = {name: tuple(weight.shape) for name, weight in weights.items()}
+    compare_shapes(weight_shapes(config.arch, config.vocab_size, config.src_vocab_size), shapes, where=where)
+    checked = {name: finite_rows(name, weight, where=where) for name, weight in weights.items()}
+    return ModelFolder(config, tokenizer, checked.get)
+
+
 def load_model(folder: Path) -> ModelFolder:
     """The folder's model, tokenizer and card. HeedError if any of it is damaged, or its network is missing."""
     if read_config(folder).arch.network is not None:  # which says what is wrong with a folder that is none
@@ -83,8 +108,7 @@ def _loaded(folder: Path, config: ModelConfig, sealed: dict[str, dict[str, Any]]
     check(folder, MODEL_FILES[:2])
     with ThreadPoolExecutor(1) as pool:  # a large vocabulary takes as long as the weights
         reading = pool.submit(load_tokenizer, folder / "tokenizer.json")
-        check(folder, MODEL_FILES[2:])
-        weights = check_weights(folder / "model.safetensors", config)
+        take = _verified_take(folder, config, sealed)
         tokenizer = reading.result()
     sizes = (
         (len(tokenizer), config.vocab_size),
@@ -93,4 +117,23 @@ def _loaded(folder: Path, config: ModelConfig, sealed: dict[str, dict[str, Any]]
     for n_ids, expected in sizes:
         if n_ids != expected:
             raise HeedError(f"{folder}: tokenizer.json has {n_ids:,} ids, config.json says {expected:,}.")
-    return ModelFolder(config, tokenizer, weights.take, sealed["model.safetensors"]["sha256"])
+    return ModelFolder(config, tokenizer, take, sealed[WEIGHTS]["sha256"])
+
+
+def _verified_take(folder: Path, config: ModelConfig, sealed: dict[str, dict[str, Any]]) -> Take:
+    """Gives the weights, which are hashed before any is read: here, or, if they were before, when the first is asked
+    for, which is never where they are kept packed."""
+    path = folder / WEIGHTS
+
+    @functools.cache
+    def verified() -> StoredWeights:
+        verify(folder, WEIGHTS)
+        weights = check_weights(path, config)
+        _check_not_replaced(folder, sealed)
+        return weights
+
+    if is_verified(folder, WEIGHTS):
+        check_weights(path, config)
+    else:
+        verified()
+    return lambda name: verified().take(name)

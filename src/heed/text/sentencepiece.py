@@ -192,8 +192,9 @@ class SentencePieceTokenizer:
     def _token_names(self) -> TokenNames:
         def name(i: int) -> str | None:
             piece = self._tgt.piece(i)
-            is_readable = piece is None or (piece.isprintable() and " " not in piece)
-            return piece if is_readable else readable(piece.encode())
+            if piece is None or (piece.isprintable() and " " not in piece):
+                return piece
+            return readable(piece.encode())
 
         return TokenNames(name, len(self), left_out={self.special.pad, self.special.bos, self.special.eos})
 
@@ -324,7 +325,8 @@ class _Side:
         """The id that a table has for a piece, that of unk where there is none."""
         if self._processor is None or piece in self._other_ids:
             return self._other_ids.get(piece, self._unk)
-        return self._ids[self._processor.piece_to_id(piece)]
+        model_id: int = self._processor.piece_to_id(piece)
+        return self._ids[model_id]
 
     def encode_lines(self, texts: list[str]) -> list[list[int]]:
         try:

@@ -1,7 +1,9 @@
 """Packed weights: what memory they take, and what is kept of them for the next start, at worst to be packed anew."""
 
 import dataclasses
+import json
 import os
+import shutil
 import tracemalloc
 from pathlib import Path
 
@@ -18,11 +20,13 @@ from heed.backends.cpu.weights import AT_A_TIME
 from heed.decoding.beam import beam_search
 from heed.decoding.loading import no_report, ready_models
 from heed.decoding.settings import DecodingSettings
+from heed.errors import HeedError
 from heed.model.architecture import Architecture
 from heed.model.cost import n_parameters
 from heed.model.transformer import Transformer
 from heed.model_folder import ModelCard, ModelFolder, load_model, save_model, shared_weights, write_weights
 from heed.model_folder.weights import StoredWeights
+from heed.runtime import verified as verified_files
 from heed.runtime.device import cache_folder
 
 pytestmark = pytest.mark.skipif(
@@ -107,6 +111,101 @@ def test_a_model_is_searched_where_nothing_can_be_kept(folder, monkeypatch):
     (cache_folder() / "packed").write_text("a file where a folder should be")
     first = searched(load_model(folder))
     assert np.isfinite([log_prob for _, log_prob in first]).all()
+
+
+# Which weights a start need not hash again
+
+
+@pytest.fixture
+def verified(folder, monkeypatch) -> Path:
+    """The folder, whose weights have been hashed, packed and noted, although they are new."""
+    monkeypatch.setattr(verified_files, "SETTLED", 0.0)
+    searched(load_model(folder))
+    assert verified_files.is_verified(folder, "model.safetensors")
+    return folder
+
+
+def other_content(path: Path) -> bytes:
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    return bytes(content)
+
+
+@pytest.mark.parametrize("folder", ["all"], indirect=True)
+@pytest.mark.parametrize("change", ["edited in place", "replaced", "through a memory mapping", "cut"])
+def test_a_change_of_the_weights_is_noticed_whatever_their_size_and_times(verified, change):
+    path = verified / "model.safetensors"
+    before, other = path.stat(), other_content(path)
+    if change == "edited in place":
+        with path.open("r+b") as file:
+            file.write(other)
+    elif change == "replaced":
+        (verified / "new").write_bytes(other)
+        os.replace(verified / "new", path)
+    elif change == "cut":
+        os.truncate(path, before.st_size - 1)
+    else:
+        mapped = np.memmap(path, np.uint8, "r+")
+        mapped[-1] ^= 1
+        mapped.flush()
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert not verified_files.is_verified(verified, path.name)
+    with pytest.raises(HeedError, match=r"model\.safetensors: damaged"):
+        load_model(verified)
+
+
+@pytest.mark.parametrize("folder", ["all"], indirect=True)
+def test_a_moved_folder_is_known_and_a_copy_is_hashed_once(verified, tmp_path):
+    moved, copied = tmp_path / "moved", tmp_path / "copied"
+    verified.rename(moved)
+    shutil.copytree(moved, copied)
+    (copied / "README.md").write_text("Heed never reads it.")
+    assert verified_files.is_verified(moved, "model.safetensors")
+    assert not verified_files.is_verified(copied, "model.safetensors")
+    assert searched(load_model(copied)) == searched(load_model(moved))
+    assert verified_files.is_verified(copied, "model.safetensors")
+
+
+@pytest.mark.parametrize("folder", ["all"], indirect=True)
+def test_another_manifest_makes_the_same_file_another(verified):
+    """A stranger who knows the hash of other weights cannot have these taken for them."""
+    manifest = json.loads((verified / "manifest.json").read_text())
+    manifest["files"]["model.safetensors"]["sha256"] = "0" * 64
+    (verified / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(HeedError, match=r"model\.safetensors: damaged"):
+        load_model(verified)
+
+
+@pytest.mark.parametrize("folder", ["all"], indirect=True)
+def test_where_times_say_nothing_no_changed_weight_is_read(verified, monkeypatch):
+    """As on a file system without them: the search goes on with what was verified, and reading hashes again."""
+    first, path = searched(load_model(verified)), verified / "model.safetensors"
+    monkeypatch.setattr(verified_files, "_identity", lambda path: (1, 2, path.stat().st_size, 3, 4))
+    searched(load_model(verified))
+    path.write_bytes(other_content(path))
+    assert verified_files.is_verified(verified, path.name)
+    assert searched(load_model(verified)) == first
+    loaded = load_model(verified)
+    with pytest.raises(HeedError, match=r"model\.safetensors: damaged"):
+        ready_models([loaded], "fp32", device="cpu", report=no_report)
+    for kept in packed_cache.packed_files():
+        kept.unlink()
+    with pytest.raises(HeedError, match=r"model\.safetensors: damaged"):
+        searched(load_model(verified))
+
+
+@pytest.mark.parametrize("folder", ["all"], indirect=True)
+def test_weights_that_have_just_changed_are_hashed_at_the_next_start_too(folder, monkeypatch):
+    """A second change within the same tick of the clock would not show."""
+    load_model(folder)
+    assert not verified_files.is_verified(folder, "model.safetensors")
+    monkeypatch.setattr(verified_files, "SETTLED", 0.0)
+    monkeypatch.setattr(verified_files, "MOST_NOTES", 2)
+    for _ in range(4):
+        load_model(folder)
+        assert verified_files.is_verified(folder, "model.safetensors")
+        (folder / "model.safetensors").touch()
+    assert len(list((cache_folder() / "verified").iterdir())) == 2
 
 
 @pytest.mark.parametrize("share", ["all", "tgt"])

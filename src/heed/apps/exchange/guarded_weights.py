@@ -24,8 +24,9 @@ from heed.apps.exchange.archives import MAX_EXPANSION, check_expansion
 from heed.config import shown
 from heed.errors import HeedError
 from heed.model.cost import Rows
+from heed.model.weight_files import LazyRows
 from heed.model_folder import rows_of
-from heed.model_folder.weights import LazyRows, StoredWeights
+from heed.model_folder.weights import StoredWeights
 from heed.runtime.json_files import json_object
 from heed.runtime.reading import regular_file
 

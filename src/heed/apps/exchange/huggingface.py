@@ -49,6 +49,7 @@ from heed.model.architecture import Architecture
 from heed.model.cost import Rows
 from heed.model.coverage import Coverage
 from heed.model.transformer import Transformer, sinusoid
+from heed.model.weight_files import row_blocks
 from heed.model_folder import (
     IMPORTED_FROM,
     UNKNOWN_LANGUAGES,
@@ -59,7 +60,6 @@ from heed.model_folder import (
     model_card,
     write_weights,
 )
-from heed.model_folder.weights import row_blocks
 from heed.runtime.json_files import json_object, write_json
 from heed.runtime.manifest import sha256_of
 from heed.text.languages import SEVERAL, Languages

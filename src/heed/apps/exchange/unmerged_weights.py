@@ -18,8 +18,8 @@ from heed.model.architecture import Architecture
 from heed.model.cost import Rows, weight_shapes
 from heed.model.coverage import Answer, Coverage
 from heed.model.transformer import Transformer
+from heed.model.weight_files import LazyRows
 from heed.model_folder import ModelConfig, ModelFolder, shared_weights
-from heed.model_folder.weights import LazyRows
 
 Array = NDArray[np.float32]
 Parts = dict[str, Rows]

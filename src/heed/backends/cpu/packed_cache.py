@@ -8,7 +8,7 @@ import hashlib
 import logging
 import os
 import shutil
-import zipfile
+import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -21,6 +21,7 @@ from heed.backends.cpu.packed_model import PackedModel, PackedWeights, Packer, T
 from heed.backends.cpu.weights import Numbers, PackedWeight
 from heed.errors import HeedError
 from heed.model.architecture import Sharing
+from heed.model.weight_files import DTYPES, WeightFile, write_tensors
 from heed.runtime.device import cache_folder
 from heed.runtime.files import remove_unfinished, whole_file
 from heed.runtime.instruction_sets import chosen_set
@@ -29,8 +30,9 @@ from heed.runtime.locks import locked
 log = logging.getLogger(__name__)
 LEAST_WEIGHTS = 4_000_000  # of a model that is kept: a smaller one is packed within 50 ms
 MOST_BYTES = 4 << 30  # of all files; the ones that were not used for the longest time go first
-# What a missing or damaged file raises; its numbers are checked by zip's CRC-32.
-UNREADABLE = (OSError, ValueError, KeyError, EOFError, MemoryError, zipfile.BadZipFile)
+KINDS = {DTYPES[kind]: kind for kind in ("F32", "U16", "I8", "I32", "I64")}  # of arrays, as safetensors calls them
+# What a missing or damaged file raises, a model's own HeedError for a tensor of another type too.
+UNREADABLE = (OSError, ValueError, KeyError, TypeError, MemoryError, RecursionError, HeedError)
 
 
 def packed_once(make: Callable[[PackedWeights], PackedModel], packer: Packer, description: str) -> PackedModel:
@@ -39,11 +41,11 @@ def packed_once(make: Callable[[PackedWeights], PackedModel], packer: Packer, de
     description: what decides the packed weights, but for this machine and this version of Heed.
     """
     try:
-        path = cache_folder() / "packed" / f"{_key(description)}.npz"
+        path = cache_folder() / "packed" / f"{_key(description)}.safetensors"
     except OSError:
         return make(packer)
-    with suppress(*UNREADABLE), path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-        model = make(_KeptWeights(arrays))
+    with suppress(*UNREADABLE):
+        model = make(_KeptWeights(_read(path)))
         with suppress(OSError):  # a cache that can only be read
             os.utime(path)
         return model
@@ -58,7 +60,7 @@ def packed_once(make: Callable[[PackedWeights], PackedModel], packer: Packer, de
 
 def packed_files() -> list[Path]:
     """All files of packed weights, the ones that were used last at the end. OSError if there is no cache folder."""
-    return sorted((cache_folder() / "packed").glob("*.npz"), key=lambda path: path.stat().st_mtime)
+    return sorted((cache_folder() / "packed").glob("*.safetensors"), key=lambda path: path.stat().st_mtime)
 
 
 def _key(description: str) -> str:
@@ -74,8 +76,9 @@ def _keep(path: Path, arrays: dict[str, Numbers]) -> None:
         if n_bytes > min(MOST_BYTES, shutil.disk_usage(path.parent).free // 4):
             return
         remove_unfinished(path.parent)
-        with whole_file(path) as temporary, temporary.open("wb") as file:
-            np.savez(file, **arrays)  # type: ignore[arg-type]  # its stubs take the names for options
+        kinds = {name: KINDS[array.dtype] for name, array in arrays.items()}
+        with whole_file(path) as temporary:
+            write_tensors(temporary, arrays, kinds, crc32=f"{_checksum(arrays):08x}")
         total = 0
         for kept in reversed(packed_files()):
             total += kept.stat().st_size
@@ -83,19 +86,34 @@ def _keep(path: Path, arrays: dict[str, Numbers]) -> None:
                 kept.unlink()
 
 
-class _KeptWeights:
-    """PackedWeights from a file."""
+def _read(path: Path) -> dict[str, Numbers]:
+    """The arrays of a file, each read to where it stays. One of UNREADABLE if they are not those that were kept."""
+    file = WeightFile(path, KINDS.values())
+    arrays = {name: file.read(name) for name in file.tensors}
+    if file.metadata["crc32"] != f"{_checksum(arrays):08x}":
+        raise ValueError("damaged")
+    return arrays
 
-    def __init__(self, arrays: "np.lib.npyio.NpzFile"):
+
+def _checksum(arrays: dict[str, Numbers]) -> int:
+    checksum = 0
+    for array in arrays.values():
+        checksum = zlib.crc32(np.ascontiguousarray(array).data, checksum)
+    return checksum
+
+
+class _KeptWeights:
+    """PackedWeights from the arrays of a file."""
+
+    def __init__(self, arrays: dict[str, Numbers]):
         self._arrays = arrays
         self._fields: dict[str, list[str]] = {}
-        for name in arrays.files:
+        for name in arrays:
             weight, _, field = name.partition("/")
             self._fields.setdefault(weight, []).append(field)
 
     def table(self, name: str) -> Numbers:
-        numbers: Numbers = self._arrays[name]
-        return numbers
+        return self._arrays[name]
 
     def matrix(self, name: str) -> PackedWeight:
         fields = {field: self.table(f"{name}/{field}") for field in self._fields[name]}
