@@ -90,6 +90,36 @@ def test_scores_evaluations_documents_and_facts_need_no_pytorch(hiding, tmp_path
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("program", ["huggingface", "ctranslate2", "marian"])
+def test_other_programs_models_are_read_and_written_as_with_pytorch(program, hiding, tmp_path):
+    model = MODELS / ("one-sentencepiece" if program == "marian" else "byte-pairs")
+    options = {"with": {}, "without": {"hiding": hiding}}
+    for name, where in options.items():
+        done = heed("export", model, tmp_path / name, "--to", program, **where)
+        assert done.returncode == 0, done.stderr
+    ours, theirs = (
+        {path.name: path.read_bytes() for path in (tmp_path / name).iterdir() if path.suffix != ".npz"}
+        for name in options
+    )
+    assert ours == theirs or program == "ctranslate2"  # whose README names the folder
+    if program == "ctranslate2":
+        assert ours["model.bin"] == theirs["model.bin"]
+        return
+    for name, where in options.items():
+        back = heed("import", tmp_path / name, tmp_path / f"{name}-back", "--from", program, **where)
+        assert back.returncode == 0, back.stderr
+    for name in ("model.safetensors", "tokenizer.json", "config.json"):
+        assert (tmp_path / "with-back" / name).read_bytes() == (tmp_path / "without-back" / name).read_bytes()
+    if program == "huggingface":
+        (tmp_path / "without" / "model.safetensors").rename(tmp_path / "without" / "pytorch_model.bin")
+        refused = heed("import", tmp_path / "without", tmp_path / "again", hiding=hiding)
+        assert refused.returncode == 1 and refused.stderr.splitlines()[-1].endswith(
+            "pytorch_model.bin: a pickle, which only PyTorch reads, and it is not installed: pip install "
+            "'heed-mt[train]', or take the model as model.safetensors."
+        )
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [

@@ -227,9 +227,12 @@ def test_where_there_is_no_other_road_a_changed_network_is_refused_by_name(model
     with pytest.raises(HeedError, match="int8 needs") as refused:
         prepack(model, "int8")
     assert said in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_an_exporter_refuses_by_name_what_its_program_lacks():
+    lacking = {"network": "own", "radius": 3, "d_k": 4}
     for name, exporter in EXPORTERS.items():
-        plain = {"positions": "sinusoid", "decoder_start": "bos"}
-        model.arch = model.arch.model_copy(update=FOR_MARIAN if name == "Marian" else plain)
-        with pytest.raises(HeedError, match=f"which {name} cannot express") as refused:
-            check_covered(exporter.covers(model), program=name)
-        assert said in str(refused.value)
+        for setting, value in lacking.items():
+            settings = {"d_model": 32, "n_heads": 4, setting: value} | (FOR_MARIAN if name == "Marian" else {})
+            with pytest.raises(HeedError, match=f"{setting.removesuffix('_k')}.*which {name} cannot express"):
+                check_covered(exporter.covers(Architecture.model_construct(**settings)), program=name)

@@ -7,19 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from heed.apps.exchange.many_languages import tokens_of
 from heed.apps.exchange.tokenizers import piece_names, tokenizer_json
 from heed.apps.exchange.unmerged_weights import IN_ALL_FORMATS, check_covered, missing_part, with_symbols_barred
 from heed.apps.exchange.verify import ranking_note, sample_ids
 from heed.config import validated
+from heed.decoding.loading import no_report, ready_models
 from heed.decoding.pairs import pair_log_probs
 from heed.decoding.settings import DecodingSettings
 from heed.decoding.stream import Source, longest_source, maximum_length
 from heed.errors import HeedError
+from heed.model.architecture import Architecture
 from heed.model.coverage import Coverage
-from heed.model.transformer import DecoderLayer, Transformer
+from heed.model.sinusoids import sinusoid
 from heed.model_folder import ModelFolder
 from heed.text.languages import Languages
 from heed.text.sentencepiece import SentencePieceTokenizer
@@ -91,14 +92,14 @@ COVERAGE = Coverage(
 )
 
 
-def covers(model: Transformer) -> str | None:
+def covers(arch: Architecture) -> str | None:
     """The part of this network that CTranslate2 lacks; None if it has all."""
-    return missing_part(model, COVERAGE)
+    return missing_part(arch, COVERAGE)
 
 
 def write_model(folder: ModelFolder, out: Path, *, int8: bool) -> None:
     """Writes what `ctranslate2.Translator` loads; errors as for `export`."""
-    check_covered(covers(folder.model), program="CTranslate2")
+    check_covered(covers(folder.config.arch), program="CTranslate2")
     try:
         specification = _specification(folder)
     except ImportError:
@@ -117,7 +118,7 @@ def _specification(folder: ModelFolder) -> Any:
     from ctranslate2.specs.common_spec import Activation
 
     # The shape alone; its weights are still empty.
-    model, arch = folder.model, folder.model.arch
+    arch = folder.config.arch
     activations = {"relu": Activation.RELU, "gelu": Activation.GELU, "swish": Activation.SWISH}
     specification = transformer_spec.TransformerSpec.from_config(
         (arch.encoder_layers, arch.decoder_layers),
@@ -128,28 +129,31 @@ def _specification(folder: ModelFolder) -> Any:
     )
 
     # Both stacks: tables, layers, and the last norm where norms come first.
-    n_positions = arch.max_positions if arch.positions == "learned" else N_POSITIONS
-    sides = (
-        (specification.encoder, model.encoder, model.src_embedding, "src"),
-        (specification.decoder, model.decoder, model.tgt_embedding, "tgt"),
-    )
-    for stack, layers, embedding, side in sides:
+    src = _array(folder, "src_embedding.weight")
+    tgt = src if arch.share == "all" else _array(folder, "tgt_embedding.weight")
+    stacks = (("encoder", "src", src), ("decoder", "tgt", tgt))
+    for name, side, embedding in stacks:
+        stack = getattr(specification, name)
         embeddings = stack.embeddings[0] if isinstance(stack.embeddings, list) else stack.embeddings
-        embeddings.weight = _array(embedding.weight)
+        embeddings.weight = embedding
         stack.scale_embeddings = True
-        positions = model.position_table("src" if side == "src" else "tgt", n_positions)[:n_positions]
-        stack.position_encodings.encodings = _array(positions)
+        if arch.positions == "learned":
+            stack.position_encodings.encodings = _array(folder, f"{side}_positions.weight")
+        else:
+            table = sinusoid(arch.first_position + N_POSITIONS, arch.d_model, arch.positions)
+            stack.position_encodings.encodings = np.ascontiguousarray(table[arch.first_position :])
         if arch.embedding_norm:
-            norm = model.src_embedding_norm if side == "src" else model.tgt_embedding_norm
-            _fill_norm(stack.layernorm_embedding, norm)
-        pairs: list[tuple[Any, Any]] = list(zip(stack.layer, layers, strict=True))
-        for target, layer in pairs:
-            _fill_layer(target, layer)
+            _fill_norm(stack.layernorm_embedding, folder, f"{side}_embedding_norm")
+        for i, layer in enumerate(stack.layer):
+            _fill_layer(layer, folder, f"{name}.{i}")
         if arch.norm == "pre":
-            _fill_norm(stack.layer_norm, model.encoder_norm if side == "src" else model.decoder_norm)
+            _fill_norm(stack.layer_norm, folder, f"{name}_norm")
 
     # The projection to the vocabulary, and the first input of the decoder: zeros, or an embedded token.
-    _fill_linear(specification.decoder.projection, model.output)
+    projection = specification.decoder.projection
+    projection.weight = tgt if arch.share != "none" else _array(folder, "output.weight")
+    if arch.output_bias:
+        projection.bias = _array(folder, "output.bias")
     specification.decoder.start_from_zero_embedding = arch.decoder_start == "zero"
 
     # CTranslate2 knows special tokens by the names of their pieces, and its Translator takes pieces, no ids.
@@ -174,35 +178,36 @@ def _names(folder: ModelFolder) -> tuple[list[str], list[str]]:
     return both
 
 
-def _array(x: Tensor) -> np.ndarray:
-    return x.detach().float().contiguous().numpy()
+def _array(folder: ModelFolder, name: str) -> np.ndarray:
+    weight = folder.take(name)
+    assert weight is not None, name
+    return np.ascontiguousarray(weight[:])
 
 
-def _fill_layer(target: Any, layer: Any) -> None:
-    own = layer.self_attention
-    _fill_attention(target.self_attention, [own.qkv, own.out], layer.self_attention_norm)
-    if isinstance(layer, DecoderLayer):
-        cross = layer.cross_attention
-        _fill_attention(target.attention, [cross.q, cross.kv, cross.out], layer.cross_attention_norm)
-    _fill_linear(target.ffn.linear_0, layer.feed_forward.inner)
-    _fill_linear(target.ffn.linear_1, layer.feed_forward.outer)
-    _fill_norm(target.ffn.layer_norm, layer.feed_forward_norm)
+def _fill_layer(target: Any, folder: ModelFolder, name: str) -> None:
+    own, cross = f"{name}.self_attention", f"{name}.cross_attention"
+    _fill_attention(target.self_attention, folder, [f"{own}.qkv", f"{own}.out"], f"{own}_norm")
+    if name.startswith("decoder"):
+        _fill_attention(target.attention, folder, [f"{cross}.{part}" for part in ("q", "kv", "out")], f"{cross}_norm")
+    _fill_linear(target.ffn.linear_0, folder, f"{name}.feed_forward.inner")
+    _fill_linear(target.ffn.linear_1, folder, f"{name}.feed_forward.outer")
+    _fill_norm(target.ffn.layer_norm, folder, f"{name}.feed_forward_norm")
 
 
-def _fill_attention(target: Any, linears: list[Any], norm: Any) -> None:
-    for linear, ours in zip(target.linear, linears, strict=True):
-        _fill_linear(linear, ours)
-    _fill_norm(target.layer_norm, norm)
+def _fill_attention(target: Any, folder: ModelFolder, names: list[str], norm: str) -> None:
+    for linear, name in zip(target.linear, names, strict=True):
+        _fill_linear(linear, folder, name)
+    _fill_norm(target.layer_norm, folder, norm)
 
 
-def _fill_linear(target: Any, ours: Any) -> None:
-    target.weight = _array(ours.weight)
-    if ours.bias is not None:
-        target.bias = _array(ours.bias)
+def _fill_linear(target: Any, folder: ModelFolder, name: str) -> None:
+    target.weight = _array(folder, f"{name}.weight")
+    if folder.take(f"{name}.bias") is not None:
+        target.bias = _array(folder, f"{name}.bias")
 
 
-def _fill_norm(target: Any, ours: Any) -> None:
-    target.gamma, target.beta = _array(ours.weight), _array(ours.bias)
+def _fill_norm(target: Any, folder: ModelFolder, name: str) -> None:
+    target.gamma, target.beta = _array(folder, f"{name}.weight"), _array(folder, f"{name}.bias")
 
 
 def _compare_scores(folder: ModelFolder, theirs: Any) -> float:
@@ -210,8 +215,9 @@ def _compare_scores(folder: ModelFolder, theirs: Any) -> float:
     src_names, tgt_names = _names(folder)
     special, worst = folder.tokenizer.special, 0.0
     adds_eos = isinstance(folder.tokenizer, SentencePieceTokenizer)
+    models, _ = ready_models([folder], "fp32", device="cpu", report=no_report)
     for src, tgt in zip(*sample_ids(folder), strict=True):
-        (ours,) = pair_log_probs([folder.model], [(src, tgt)], special)
+        (ours,) = pair_log_probs(models, [(src, tgt)], special)
         source = [src_names[i] for i in (src if adds_eos else [*src, special.eos])]
         scores = theirs.score_batch([source], [[tgt_names[i] for i in tgt]])[0].log_probs
         worst = max(worst, float(np.abs(np.array(ours) - scores).max()))
@@ -237,7 +243,7 @@ def _write_tokenizer(folder: ModelFolder, out: Path) -> str:
 
 
 def _readme(folder: ModelFolder, usage: str, name: str, search: DecodingSettings) -> str:
-    n_src = longest_source(folder.model.arch, search)
+    n_src = longest_source(folder.config.arch, search)
     options: dict[str, Any] = {
         "beam_size": search.beam_size,
         "length_penalty": 0 if search.length_penalty_form == "none" else search.length_penalty,

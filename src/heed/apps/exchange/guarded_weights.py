@@ -1,4 +1,4 @@
-"""Weights of strangers: safetensors, or a pickle by torch's reader of tensors alone, whole or in shards."""
+"""Pickles of strangers, by torch's reader of tensors alone."""
 
 import io
 import pickle
@@ -10,7 +10,7 @@ import tempfile
 import warnings
 import weakref
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, BinaryIO
@@ -26,8 +26,6 @@ from heed.errors import HeedError
 from heed.model.cost import Rows
 from heed.model.weight_files import LazyRows
 from heed.model_folder import rows_of
-from heed.model_folder.weights import StoredWeights
-from heed.runtime.json_files import json_object
 from heed.runtime.reading import regular_file
 
 ORDERED_DICT = "collections OrderedDict"
@@ -35,54 +33,10 @@ OBJECTS = re.compile(ORDERED_DICT + r"|torch\._utils _rebuild_(tensor_v2|paramet
 N_PICKLES = 5  # before the numbers in a file of torch before version 1.6: magic number, version, system, tensors, names
 CHECKING_TORCH = (2, 10)  # from which on it compares the size of a storage with what the archive holds
 MAX_PICKLE_BYTES = 2**20
-MAX_INDEX_BYTES = 2**22
-SHARD = re.compile(r"[\w-][\w.-]*\.(?:safetensors|bin)")
 FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 
-def weights_of(path: Path) -> dict[str, Rows]:
-    """The weights in a folder of Hugging Face's, in fp32, by their names; those of safetensors are read when needed.
-
-    HeedError for a file that is missing, damaged, or holds more than tensors, or one without numbers: its other
-    dimensions may be of any size.
-    """
-    for name, read in (("model.safetensors", _stored), ("pytorch_model.bin", _unpickle)):
-        index = path / f"{name}.index.json"
-        if (path / name).is_file() or index.is_file():
-            weights = read(path / name) if (path / name).is_file() else _shards(index, read)
-            if empty := [one for one, weight in weights.items() if 0 in weight.shape]:
-                raise HeedError(f"{path}: {shown(empty[0])} holds no numbers.")
-            return weights
-    raise HeedError(f"{path}: holds neither model.safetensors nor pytorch_model.bin, whole or in shards.")
-
-
-def _stored(path: Path) -> dict[str, Rows]:
-    weights = StoredWeights(path)
-    return {name: weights.rows(name) for name in weights.shapes}
-
-
-def _shards(index: Path, read: Callable[[Path], dict[str, Rows]]) -> dict[str, Rows]:
-    """The weights of all files that an index names. HeedError if they are not those that it lists."""
-    listed = json_object(index, MAX_INDEX_BYTES).get("weight_map")
-    if not isinstance(listed, dict) or not listed:
-        raise HeedError(f"{index}: has no weight_map, which says the file of each weight.")
-    for name, file in listed.items():
-        if not isinstance(file, str) or not SHARD.fullmatch(file):
-            raise HeedError(f"{index}: {shown(name)} is in {shown(file)}; expected a file in the same folder.")
-    weights: dict[str, Rows] = {}
-    for file in sorted(set(listed.values())):
-        if not (index.parent / file).is_file():
-            raise HeedError(f"{index.parent / file}: missing; {index.name} lists it. Download the whole folder.")
-        shard = read(index.parent / file)
-        expected = {name for name, of_file in listed.items() if of_file == file}
-        for name in sorted(shard.keys() ^ expected):
-            fault = "lacks" if name in expected else "also holds"
-            raise HeedError(f"{index.parent / file}: {fault} {shown(name)}, unlike {index.name}.")
-        weights |= shard
-    return weights
-
-
-def _unpickle(path: Path) -> dict[str, Rows]:
+def unpickled(path: Path) -> dict[str, Rows]:
     """A pickle of tensors, by torch's reader of these alone: one that names code is refused, none of it runs."""
     # Reading: first the pickles inside are checked opcode by opcode, then torch reads what may be read.
     try:

@@ -8,10 +8,9 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from torch import Tensor
 
 from heed.apps.exchange.generation_config import (
     LENGTH_OF_LANGUAGES,
@@ -24,8 +23,8 @@ from heed.apps.exchange.generation_config import (
     search_of_languages,
     search_settings,
 )
-from heed.apps.exchange.guarded_weights import weights_of
 from heed.apps.exchange.many_languages import vocabularies, write_vocabularies
+from heed.apps.exchange.their_weights import weights_of
 from heed.apps.exchange.tokenizers import check_special, hugging_face_tokenizer, write_hugging_face_tokenizer
 from heed.apps.exchange.unmerged_weights import (
     IN_ALL_FORMATS,
@@ -48,8 +47,8 @@ from heed.errors import HeedError
 from heed.model.architecture import Architecture
 from heed.model.cost import Rows
 from heed.model.coverage import Coverage
-from heed.model.transformer import Transformer, sinusoid
-from heed.model.weight_files import row_blocks
+from heed.model.sinusoids import sinusoid
+from heed.model.weight_files import row_blocks, write_weights
 from heed.model_folder import (
     IMPORTED_FROM,
     UNKNOWN_LANGUAGES,
@@ -58,7 +57,6 @@ from heed.model_folder import (
     ModelFolder,
     folder_of,
     model_card,
-    write_weights,
 )
 from heed.runtime.json_files import json_object, write_json
 from heed.runtime.manifest import sha256_of
@@ -66,6 +64,9 @@ from heed.text.languages import SEVERAL, Languages
 from heed.text.sentencepiece import SentencePieceTokenizer
 from heed.text.tokenizer import SpecialIds
 from heed.text.tokenizer_kinds import AnyTokenizer
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 MAX_CONFIG_BYTES = 2**22
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "swish", "silu": "swish"}  # their names → ours
@@ -100,7 +101,7 @@ def export(model: ModelFolder, out: Path, *, report: Callable[[str], None]) -> N
     """
     write_model(model, out)
     card = model.card
-    if model_type(model.model.arch) == "marian":
+    if model_type(model.config.arch) == "marian":
         write_hugging_face_tokenizer(model.tokenizer, out, max_positions=MAX_POSITIONS)
     elif isinstance(model.tokenizer, SentencePieceTokenizer) and card.languages:
         write_vocabularies(model.tokenizer, Languages.model_validate(card.languages), out, max_positions=MAX_POSITIONS)
@@ -149,15 +150,15 @@ def model_type(arch: Architecture) -> str:
     return next(fits, "marian")
 
 
-def covers(model: Transformer) -> str | None:
+def covers(arch: Architecture) -> str | None:
     """The part of this network that MarianMTModel lacks, if it is no other model's; None if one has all."""
-    kind = model_type(model.arch) if type(model.arch) is Architecture else "marian"
-    return missing_part(model, OF_LANGUAGES.get(kind, COVERAGE))
+    return missing_part(arch, OF_LANGUAGES.get(model_type(arch), COVERAGE))
 
 
 def write_model(model: ModelFolder, out: Path) -> None:
     """Writes the files that `AutoModelForSeq2SeqLM` loads. HeedError for a model that MarianMTModel cannot be."""
-    check_covered(covers(model.model), program=f"Hugging Face's {CLASSES[model_type(model.model.arch)]}")
+    arch = model.config.arch
+    check_covered(covers(arch), program=f"Hugging Face's {CLASSES[model_type(arch)]}")
     special = model.tokenizer.special
     write_weights(out / "model.safetensors", _their_weights(model))
     write_json(out / "config.json", _config(model, special) | {"heed": _for_the_way_back(model, out)})
@@ -165,11 +166,10 @@ def write_model(model: ModelFolder, out: Path) -> None:
 
 
 def _their_weights(folder: ModelFolder) -> Parts:
-    model, arch = folder.model, folder.model.arch
-    parts: Parts = dict(parts_of(model))
+    arch, parts = folder.config.arch, parts_of(folder)
     if arch.positions == "sinusoid":
         parts = reorder_channels(parts, halves(arch.d_model))
-    kind, bias = model_type(arch), parts.pop("output.bias", np.zeros(model.vocab_size, np.float32))[:][None]
+    kind, bias = model_type(arch), parts.pop("output.bias", np.zeros(folder.config.vocab_size, np.float32))[:][None]
     theirs: Parts = {} if kind == "m2m_100" else {"final_logits_bias": bias}
     src, output = parts.pop("src_embedding.weight"), parts.pop("output.weight", None)
     tgt = parts.pop("tgt_embedding.weight", src)
@@ -200,7 +200,7 @@ def _their_weights(folder: ModelFolder) -> Parts:
 
 def _config(folder: ModelFolder, special: SpecialIds) -> dict[str, Any]:
     # MarianConfig has these for each stack; a network that we export differs only in the number of layers.
-    arch, model = folder.model.arch, folder.model
+    arch, vocab_size = folder.config.arch, folder.config.vocab_size
     by_stack = {
         f"{stack}_{name}": value
         for stack, n_layers in zip(STACKS, (arch.encoder_layers, arch.decoder_layers), strict=True)
@@ -222,8 +222,8 @@ def _config(folder: ModelFolder, special: SpecialIds) -> dict[str, Any]:
         "scale_embedding": True,
         "static_position_embeddings": True,
         "max_position_embeddings": arch.max_positions if arch.positions == "learned" else MAX_POSITIONS,
-        "vocab_size": model.src_vocab_size,
-        "decoder_vocab_size": model.vocab_size,
+        "vocab_size": folder.config.src_vocab_size or vocab_size,
+        "decoder_vocab_size": vocab_size,
         "share_encoder_decoder_embeddings": arch.share == "all",
         "tie_word_embeddings": arch.share != "none",
         "pad_token_id": special.pad,
@@ -237,19 +237,20 @@ def _config(folder: ModelFolder, special: SpecialIds) -> dict[str, Any]:
 def _for_the_way_back(folder: ModelFolder, out: Path) -> dict[str, Any]:
     """The part of a Heed model that MarianMTModel lacks, for importing it again."""
     weights = sha256_of(out / "model.safetensors")
-    return {"architecture": folder.model.arch.model_dump(), "card": vars(folder.card), "sha256 of weights": weights}
+    return {"architecture": folder.config.arch.model_dump(), "card": vars(folder.card), "sha256 of weights": weights}
 
 
 def _check_export(model: ModelFolder, out: Path, report: Callable[[str], None]) -> None:
     try:
+        import torch  # noqa: F401  # without which transformers computes nothing
         import transformers
     except ImportError:
-        report("Not checked: transformers is not installed.")
+        report("Not checked: transformers or PyTorch is not installed.")
         return
     transformers.utils.logging.disable_progress_bar()
     theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(str(out), trust_remote_code=False).eval()
 
-    def logits(src: Tensor, src_mask: Tensor, tgt: Tensor) -> Tensor:
+    def logits(src: "Tensor", src_mask: "Tensor", tgt: "Tensor") -> "Tensor":
         result: Tensor = theirs(input_ids=src, attention_mask=src_mask.long(), decoder_input_ids=tgt).logits
         return result
 
@@ -382,7 +383,7 @@ def _equal(a: Rows, b: Rows) -> bool:
 def _check_sinusoids(table: Rows, name: str, path: Path) -> None:
     """HeedError unless a stored table of positions, in whatever precision, is the one that Heed makes."""
     n_positions, width = table.shape if len(table.shape) == 2 else (0, 0)
-    own = sinusoid(n_positions, width, "sinusoid-halves").numpy() if width > 0 and width % 2 == 0 else None
+    own = sinusoid(n_positions, width, "sinusoid-halves") if width > 0 and width % 2 == 0 else None
     if own is None or not np.allclose(own, table[:], rtol=1e-5, atol=0.01):
         raise HeedError(f"{path}: {name} are not the sinusoids that a model of this type has.")
 

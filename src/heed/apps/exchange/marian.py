@@ -33,12 +33,12 @@ from heed.apps.exchange.unmerged_weights import (
 from heed.apps.exchange.verify import ranking_note, sample_ids
 from heed.config import SHOWN, cut, reason, shown, validated
 from heed.decoding.beam import beam_search
+from heed.decoding.loading import no_report, ready_models
 from heed.decoding.settings import DecodingSettings
 from heed.decoding.stream import Source, maximum_length
 from heed.errors import HeedError
 from heed.model.architecture import Architecture
 from heed.model.coverage import Coverage
-from heed.model.transformer import Transformer
 from heed.model_folder import IMPORTED_FROM, UNKNOWN_LANGUAGES, ModelCard, ModelConfig, ModelFolder, folder_of
 from heed.runtime.reading import read_bounded
 from heed.text.sentencepiece import SentencePieceTokenizer, marian_tokenizer
@@ -323,13 +323,12 @@ def _card(decoder: Mapping[str, Any], yml: Path, report: Callable[[str], None]) 
 def export(folder: ModelFolder, out: Path, *, report: Callable[[str], None]) -> None:
     """Writes the model into the empty folder `out`. HeedError for a model that Marian cannot express."""
     # Before any work: a network that Marian lacks is refused.
-    check_covered(covers(folder.model), program="Marian")
+    check_covered(covers(folder.config.arch), program="Marian")
 
     # The network: arrays by Marian's names, and its options as one of them.
     folder = with_symbols_barred(folder)
-    model = folder.model
-    theirs = _their_arrays(model)
-    settings = _settings(model)
+    theirs = _their_arrays(folder)
+    settings = _settings(folder.config)
     text = "".join(f"{name}: {json.dumps(value)}\n" for name, value in settings.items())
     theirs[SETTINGS] = np.frombuffer(text.encode() + b"\0", np.int8)
     np.savez(out / "model.npz", **theirs)  # type: ignore[arg-type]  # a name could be that of its option
@@ -382,13 +381,13 @@ COVERAGE = Coverage(
 )
 
 
-def covers(model: Transformer) -> str | None:
+def covers(arch: Architecture) -> str | None:
     """The part of this network that Marian lacks; None if it has all."""
-    return missing_part(model, COVERAGE)
+    return missing_part(arch, COVERAGE)
 
 
-def _their_arrays(model: Transformer) -> dict[str, np.ndarray]:
-    arch, parts = model.arch, parts_of(model)
+def _their_arrays(folder: ModelFolder) -> dict[str, np.ndarray]:
+    arch, parts = folder.config.arch, {name: weight[:] for name, weight in parts_of(folder).items()}
     embeddings = {"src_embedding.weight": "Wemb" if arch.share == "all" else "encoder_Wemb"}
     embeddings |= {"tgt_embedding.weight": "decoder_Wemb"}
     theirs = {name: parts[ours] for ours, name in embeddings.items() if ours in parts}
@@ -404,14 +403,14 @@ def _their_arrays(model: Transformer) -> dict[str, np.ndarray]:
     return {name: np.ascontiguousarray(array) for name, array in theirs.items()}
 
 
-def _settings(model: Transformer) -> dict[str, Any]:
+def _settings(config: ModelConfig) -> dict[str, Any]:
     """Marian's options for this network: those that are not the defaults of `transformer`."""
     # Of the letters, d is dropout, a adds the input, n is layer normalization: "dan" after each sub-layer is post-norm.
-    arch = model.arch
+    arch = config.arch
     return {
         "version": "v1.12.0",
         "type": "transformer",
-        "dim-vocabs": [model.src_vocab_size, model.vocab_size],
+        "dim-vocabs": [config.src_vocab_size or config.vocab_size, config.vocab_size],
         "dim-emb": arch.d_model,
         "enc-depth": arch.encoder_layers,
         "dec-depth": arch.decoder_layers,
@@ -487,9 +486,10 @@ def _check_export(folder: ModelFolder, out: Path, report: Callable[[str], None])
     # Greedy, without length penalty: what is left to compare is log P.
     settings = DecodingSettings(beam_size=1, length_penalty_form="none", max_length_factor=3, max_extra_tokens=10_000)
     options = {"beam_size": 1, "normalize": 0, "max_length_factor": 3, "n_best": True, "cpu_threads": 1, "quiet": True}
+    [model], _ = ready_models([folder], "fp32", device="cpu", report=no_report)
     theirs = pymarian.Translator(config=str(out / "model.npz.decoder.yml"), **options)
     for ids, line in zip(sources, lines, strict=True):
-        ours = beam_search(folder.model, [ids], special, settings)[0][0]
+        ours = beam_search(model, [ids], special, settings)[0][0]
         score = float(theirs.translate([line])[0].rsplit(" ||| ", 1)[1])
         if abs(score - ours.log_prob) > TOLERANCE * max(1.0, abs(score)):
             raise HeedError(

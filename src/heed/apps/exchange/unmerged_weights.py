@@ -17,9 +17,8 @@ from heed.errors import HeedError
 from heed.model.architecture import Architecture
 from heed.model.cost import Rows, weight_shapes
 from heed.model.coverage import Answer, Coverage
-from heed.model.transformer import Transformer
 from heed.model.weight_files import LazyRows
-from heed.model_folder import ModelConfig, ModelFolder, shared_weights
+from heed.model_folder import ModelConfig, ModelFolder
 
 Array = NDArray[np.float32]
 Parts = dict[str, Rows]
@@ -46,11 +45,10 @@ IN_ALL_FORMATS: dict[str, Mapping[Any, Answer] | bool] = {
 }
 
 
-def missing_part(model: Transformer, coverage: Coverage) -> str | None:
+def missing_part(arch: Architecture, coverage: Coverage) -> str | None:
     """The part of this network that a program lacks, or None, where widths of heads must divide the model's."""
-    if (missing := coverage.missing(model)) is not None:
+    if (missing := coverage.missing_setting(arch)) is not None:
         return missing
-    arch = model.arch
     for name, width in (("d_k", arch.key_width), ("d_v", arch.value_width)):
         if width * arch.n_heads != arch.d_model:
             return f"{name} · n_heads = {width * arch.n_heads}, not d_model"
@@ -63,16 +61,27 @@ def check_covered(missing: str | None, *, program: str) -> None:
         raise HeedError(f"this model has {missing}, which {program} cannot express.")
 
 
-def parts_of(model: Transformer) -> dict[str, Array]:
-    """The weights of a model, in fp32."""
-    widths, parts = _widths(model.arch), dict[str, Array]()
-    for name, tensor in shared_weights(model).items():
+def parts_of(folder: ModelFolder) -> Parts:
+    """The weights of a model."""
+    config, parts = folder.config, Parts()
+    widths = _widths(config.arch)
+    for name in weight_shapes(config.arch, config.vocab_size, config.src_vocab_size):
+        weight = folder.take(name)
+        assert weight is not None, name
         *where, matrix, kind = name.split(".")
-        names = MERGED.get(matrix, (matrix,))
-        ends = np.cumsum([widths[part] for part in names[:-1]], dtype=np.int64)
-        for part, matrix_part in zip(names, np.split(tensor.numpy(), ends), strict=True):
-            parts[".".join([*where, part, kind])] = matrix_part
+        if matrix not in MERGED:
+            parts[name] = weight
+            continue
+        begin = 0
+        for part in MERGED[matrix]:
+            parts[".".join([*where, part, kind])] = _cut(weight, begin, begin + widths[part])
+            begin += widths[part]
     return parts
+
+
+def _cut(weight: Rows, begin: int, end: int) -> Rows:
+    shape = (end - begin, *weight.shape[1:])
+    return LazyRows(shape, lambda rows: weight[slice(begin, end)][rows])
 
 
 def check_parts(parts: Mapping[str, Rows], config: ModelConfig, *, where: Path) -> None:

@@ -19,8 +19,9 @@ from heed.backends.cpu.weights import (
 )
 from heed.backends.protocol import NO_BF16, NO_INT8
 from heed.errors import HeedError
-from heed.model.architecture import Activation, Architecture, Sharing, SinusoidForm
+from heed.model.architecture import Activation, Architecture, Sharing
 from heed.model.cost import Rows, Take
+from heed.model.sinusoids import sinusoid
 from heed.runtime.device import DecodingPrecision
 from heed.runtime.process_tuning import give_back_freed_memory
 
@@ -46,18 +47,6 @@ class PackedWeights(Protocol):
 
     def ends(self, *, share: Sharing) -> tuple[PackedWeight, Table, Table]:
         """The output's matrix, the sources' embedding and the targets'."""
-
-
-def sinusoid(n_positions: int, d_model: int, form: SinusoidForm = "sinusoid") -> Floats32:
-    """(position, d_model): as `model.transformer.sinusoid`, whose numbers they are."""
-    pos = np.arange(n_positions, dtype=np.float64)[:, None]
-    steps = max(1, d_model - 2) if form == "sinusoid-t2t" else d_model
-    rate = 10000.0 ** (-np.arange(0, d_model, 2, dtype=np.float64) / steps)
-    table = np.empty((n_positions, d_model))
-    in_turn = form == "sinusoid"
-    table[:, slice(0, None, 2) if in_turn else slice(0, d_model // 2)] = np.sin(pos * rate)
-    table[:, slice(1, None, 2) if in_turn else slice(d_model // 2, None)] = np.cos(pos * rate)
-    return table.astype(np.float32)
 
 
 @dataclass(frozen=True)
