@@ -16,6 +16,7 @@ from heed.decoding.loading import prepack_models
 from heed.decoding.settings import DecodingSettings, SamplingSettings
 from heed.runtime.cores import fast_cores
 
+MODEL = Path(__file__).resolve().parents[2] / "golden" / "models" / "word-pieces"
 needs_int8 = pytest.mark.skipif(not has_int8(), reason="no products of 8-bit integers on this processor")
 pytestmark = pytest.mark.skipif(library() is None, reason="no C++ compiler: Heed's kernels are not at hand")
 
@@ -95,3 +96,22 @@ def test_which_cores_search_changes_no_bit(precision, request):
     assert found() == expected
     request.getfixturevalue("hybrid")
     assert found() == expected
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="threads are counted where the system is Linux")
+def test_a_sentence_of_a_small_model_wakes_no_other_thread():
+    """A product of few multiplications is done before another thread is awake."""
+    program = f"""
+import os
+import heed
+from heed.backends.cpu.build import search_team
+translator = heed.load({str(MODEL)!r}, precision="fp32")
+before = len(os.listdir("/proc/self/task"))
+assert translator.translate("seven").text
+print(len(os.listdir("/proc/self/task")) - before)
+search_team(500, one_sentence=False)
+print(len(os.listdir("/proc/self/task")) - before)
+"""
+    environment = os.environ | {"OMP_NUM_THREADS": "3"}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, timeout=300)
+    assert (done.stdout.split(), done.returncode) == (["0", "2"], 0), done.stderr

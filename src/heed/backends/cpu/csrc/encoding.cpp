@@ -86,7 +86,7 @@ static void run_sentences(const Step<typename Products::Stored>& step, const Sen
     };
     with_width(step.beams.heads.d_k, step.beams.heads.d_v, [&](auto width) {
         constexpr int D = decltype(width)::value;
-        parallel_rows(n, n_sentences == 1, [&](ThreadTeam& team) {
+        const auto run = [&](ThreadTeam& team) {
             const SearchTiles tiles;
             const int64_t n_parts = row_pieces(team, n);
             if (n_parts && n_sentences >= 2 * team.size) {
@@ -100,7 +100,11 @@ static void run_sentences(const Step<typename Products::Stored>& step, const Sen
             } else {
                 run_rows<D, Products>(step, of, memory.from(0), kv.get(), 0, n_sentences, team);
             }
-        });
+        };
+        // Other threads sleep until they are woken for this one pass, which takes as long as some of its products.
+        if (multiplications(step, n) > 4 * FEW_MULTIPLICATIONS) return parallel_rows(n, n_sentences == 1, run);
+        ThreadTeam alone;
+        run(alone);
     });
 }
 

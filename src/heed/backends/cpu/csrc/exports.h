@@ -2,6 +2,7 @@
 
 #pragma once
 
+#include <algorithm>
 #include <new>
 
 #include "kernels.h"
@@ -23,6 +24,15 @@ struct ContinuationRequest {
 // Of each sentence the k best continuations by the logits x · Wᵀ, which are never all kept: see continuations.h.
 void product_continuations(const float* x, const Weight& weight, const ContinuationRequest& request, double* values,
                            int64_t* indices);
+
+// A product of so few is finished by a thread before it could wake another.
+constexpr int64_t FEW_MULTIPLICATIONS = 1 << 19;
+
+// Of n rows with the largest of a layer's weights.
+template <class T>
+static inline int64_t multiplications(const Step<T>& step, int64_t n) {
+    return n * step.d_model * std::max(step.d_ff, step.layers[0].qkv.d_out);
+}
 
 struct NotHere {};
 

@@ -184,11 +184,10 @@ static void for_rows_by_team(int64_t n, bool one_sentence, Run run) {
     });
 }
 
-// The same for one product. A small one is finished by a thread before it could wake another; where weights are many,
-// all threads share them.
+// The same for one product. A small one stays in this thread; where weights are many, all threads share them.
 template <class Run>
 static void for_product_rows(int64_t n, const Weight& weight, Run run) {
-    constexpr int64_t FEW_MULTIPLICATIONS = 1 << 19, FEW_WEIGHTS = 1 << 16;
+    constexpr int64_t FEW_WEIGHTS = 1 << 16;
     const int64_t n_weights = weight.d_in * weight.d_out;
     if (n * n_weights > FEW_MULTIPLICATIONS && n_weights <= FEW_WEIGHTS) return for_rows_by_team(n, false, run);
     const auto all = [&](ThreadTeam& team) {

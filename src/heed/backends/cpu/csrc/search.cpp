@@ -147,9 +147,11 @@ extern "C" {
  heed::Status search_steps_##NAME(const heed::Step<T>* step, const heed::Search* search, uint8_t* done,              \
                                   int64_t* n_steps) {                                                                \
   return heed::status_of([&] {                                                                                       \
-      const heed::BeamAccount& account = search->account;                                                            \
-      const bool few = heed::FastCores::suffice_for(account.n_sentences * account.beam, account.n_sentences == 1);   \
-      heed::PersistentTeam::with(few, [&] { *n_steps = heed::search_steps(*step, *search, done, decoder_step_##NAME); });      \
+      const int64_t n_sentences = search->account.n_sentences, n_rows = n_sentences * search->account.beam;          \
+      const auto steps = [&] { *n_steps = heed::search_steps(*step, *search, done, decoder_step_##NAME); };          \
+      const bool few = heed::multiplications(*step, n_rows) <= heed::FEW_MULTIPLICATIONS;                            \
+      if (few) return heed::PersistentTeam::alone(steps);                                                            \
+      heed::PersistentTeam::with(heed::FastCores::suffice_for(n_rows, n_sentences == 1), steps);                     \
   });                                                                                                                \
  }
 HEED_DEFINE(float, float)

@@ -254,7 +254,7 @@ public:
     // Calls work(), with as many threads to join in as there may be, or with those for the fast cores.
     template <class Work>
     static void with(bool on_fast_cores, Work work) {
-        if (omp_get_max_threads() == 1) return work();
+        if (omp_get_max_threads() == 1) return alone(work);
         PersistentTeam team;
         // Searches that run at the same time need all cores: the first alone is kept on the fast ones.
         const bool kept = on_fast_cores && n_on_fast_cores_.fetch_add(1) == 0;
@@ -265,19 +265,22 @@ public:
             if (index >= size) return;
             const OnFastCores place(kept);
             if (index > 0) return team.follow(index);
-            team.size_ = size;
-            current = &team;
             try {
-                work();
+                team.lead(size, work);
             } catch (...) {
                 failure = std::current_exception();
             }
-            current = nullptr;
             team.announce(nullptr, nullptr);
         };
         open_region(region);
         if (on_fast_cores) n_on_fast_cores_.fetch_sub(1);
         if (failure) std::rethrow_exception(failure);
+    }
+
+    // Calls work(), whose regions this thread runs without waking another.
+    template <class Work>
+    static void alone(Work work) {
+        PersistentTeam().lead(1, work);
     }
 
     static inline thread_local PersistentTeam* current = nullptr;  // the one that this thread leads
@@ -304,6 +307,15 @@ public:
 private:
     typedef void (*Part)(void* data, PersistentTeam& team, int64_t index);
 
+    template <class Work>
+    void lead(int64_t size, const Work& work) {
+        struct Leading {
+            ~Leading() { current = nullptr; }
+        } const leading;
+        size_ = size;
+        current = this;
+        work();
+    }
     void announce(Part part, void* data) {
         part_ = part;
         data_ = data;
