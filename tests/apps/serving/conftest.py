@@ -11,6 +11,7 @@ import time
 import urllib.request
 from pathlib import Path
 
+import httpx
 import pytest
 import torch
 
@@ -128,3 +129,9 @@ def server(model_folder):
         assert running.stop() == 0, "".join(running.lines)
     finally:
         running.end()
+
+
+@pytest.fixture(scope="session")
+def client(server):
+    with httpx.Client(base_url=server.url, timeout=60) as found:
+        yield found

@@ -79,8 +79,8 @@ def test_deepl(server, expected):
             client.translate_text(texts, target_lang="DE")
 
 
-def test_usage_counts_what_every_endpoint_translates(server):
-    client = deepl.Translator("key", server_url=server.url)
+def test_usage_counts_what_every_endpoint_translates(server, client):
+    counting = deepl.Translator("key", server_url=server.url)
     fields = {"q": "three", "source": "en", "target": "de"}
     for path, request in (
         ("/translate", {"json": fields}),
@@ -90,9 +90,9 @@ def test_usage_counts_what_every_endpoint_translates(server):
         ("/v1/attention", {"json": fields}),
         ("/v2/translate", {"json": {"text": ["three"], "target_lang": "DE"}}),
     ):
-        before = client.get_usage().character.count
-        assert httpx.post(server.url + path, **request).status_code == 200
-        assert client.get_usage().character.count == before + len("three"), path
+        before = counting.get_usage().character.count
+        assert client.post(path, **request).status_code == 200
+        assert counting.get_usage().character.count == before + len("three"), path
 
 
 def test_deepl_leaves_tags_and_refuses_what_it_cannot_do(server, translator):

@@ -62,12 +62,6 @@ def upload(client: httpx.Client, name: str, content: bytes, **fields: str) -> ht
     return client.post("/translate_file", data=fields, files={"file": (name, content)})
 
 
-@pytest.fixture(scope="module")
-def client(server):
-    with httpx.Client(base_url=server.url, timeout=60) as found:
-        yield found
-
-
 @pytest.mark.slow
 def test_pages_keep_their_tags_as_the_command_keeps_them(client, translator):
     expected = translate_text(PAGE, translator.translate_aligned, format="html", language="en")

@@ -6,7 +6,6 @@ import socket
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import httpx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -198,9 +197,3 @@ def raw(server, content: bytes, size: int | None = None) -> bytes:
 def test_what_is_no_http_is_told_so_in_json(server, content):
     head, _, body = raw(server, content).partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 400 ") and set(json.loads(body)) == {"error"}
-
-
-@pytest.fixture(scope="module")
-def client(server):
-    with httpx.Client(base_url=server.url, timeout=30) as found:
-        yield found

@@ -14,12 +14,6 @@ FIELDS = {"q": "three", "source": "en", "target": "de"}
 
 
 @pytest.fixture(scope="module")
-def client(server):
-    with httpx.Client(base_url=server.url, timeout=60) as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
 def three(client) -> str:
     return client.post("/translate", json=FIELDS).json()["translatedText"]
 

@@ -11,6 +11,7 @@ import httpx
 import numpy as np
 import pytest
 from tests.apps.serving.conftest import RunningServer, write_model_folder
+from tests.apps.serving.test_server import wait_until
 from tests.browser import Tab, needs_chromium, open_browser
 
 from heed.apps.serving.app import make_app
@@ -430,14 +431,6 @@ def test_the_page_works_where_the_browser_keeps_nothing(tab, running, translator
         assert tab.value("document.documentElement.dataset.theme") != before
     finally:
         tab.do("Page.removeScriptToEvaluateOnNewDocument", identifier=script)
-
-
-def wait_until(condition) -> None:
-    for _ in range(400):
-        if condition():
-            return
-        threading.Event().wait(0.05)
-    raise AssertionError("it never came")
 
 
 @pytest.mark.slow
