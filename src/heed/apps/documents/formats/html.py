@@ -4,9 +4,8 @@ Heed's own reader, in time proportional to the page: a parser that repairs a pag
 """
 
 import re
-from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from heed.apps.documents.formats.html_elements import (
     ALONE,
@@ -22,7 +21,8 @@ from heed.apps.documents.formats.html_elements import (
 )
 from heed.apps.documents.formats.html_tokens import CDATA, END_OF_CDATA, end_of_tag, ends_of_elements, tokens_of
 from heed.apps.documents.formats.words_in_markup import WordsInMarkup, divide_words, with_words
-from heed.apps.documents.text.items import Item, Tag, as_cut, match_tags
+from heed.apps.documents.text.halves import Half, divided, rejoined
+from heed.apps.documents.text.items import Item, Tag, as_cut
 from heed.text.character_references import resolved
 
 MAX_NOTE = 8  # tokens of a note's number
@@ -106,7 +106,7 @@ def read_elements(page: str, inner: WordsInMarkup) -> list[Item]:
         else:
             items.append(Tag("cut" if name in BLOCKS or name == "!" else "atom", markup, name))
         place = stop
-    return _with_reopened(_without_lone_elements(items))
+    return divided(_without_lone_elements(items), _is_line_end, _half)
 
 
 def with_marks(text: str, name: str, is_end: bool, inner: WordsInMarkup, *, words: bool = False) -> str:
@@ -199,7 +199,7 @@ def write_html(items: list[Item], codec: str | None = None) -> str:
 
 def write_elements(items: list[Item], codec: str = "utf-8") -> str:
     """A page, or a part of one, without the words in its markup."""
-    return _write(_without_empty_halves(_without_needless_reopening(items)), codec)
+    return _write(rejoined(items, _is_line_end), codec)
 
 
 def write_value(words: list[Item], quote: str, source: str, *, codec: str = "utf-8") -> str:
@@ -306,96 +306,12 @@ def with_target_language(items: list[Item], source: str, target: str) -> list[It
     return changed
 
 
-@dataclass(frozen=True)
-class _Reopening:
-    """An inline element around a <br>, whose sentences end there: its tags to close and to open it again."""
-
-    close: str
-    open: str
+def _is_line_end(tag: Tag) -> bool:
+    return tag.name == "br"
 
 
-class _Reopened(str):
-    """A tag that the page does not have, but needs if words come between it and the <br>; reopening: its two halves."""
-
-    reopening: _Reopening
-
-
-def _reopening_tag(markup: str, reopening: _Reopening) -> _Reopened:
-    tag = _Reopened(markup)
-    tag.reopening = reopening
-    return tag
-
-
-def _with_reopened(items: list[Item]) -> list[Item]:
-    """The items, with the elements around each <br> closed before it and opened again behind it."""
-    if not any(isinstance(item, Tag) and item.name == "br" for item in items):
-        return items
-    as_atoms: list[Item] = [
-        replace(item, kind="atom") if isinstance(item, Tag) and item.name == "br" else item for item in items
-    ]
-    reopened: list[Item] = []
-    opened: list[Tag] = []
-    for item, matched in zip(items, match_tags(as_atoms), strict=True):
-        if isinstance(item, Tag) and item.name == "br":
-            reopenings = [_Reopening(f"</{tag.name}>", _ID.sub("", tag.markup)) for tag in opened]
-            pairs = list(zip(opened, reopenings, strict=True))
-            reopened += [Tag("close", _reopening_tag(each.close, each), tag.name) for tag, each in reversed(pairs)]
-            reopened.append(item)
-            reopened += [Tag("open", _reopening_tag(each.open, each), tag.name) for tag, each in pairs]
-            continue
-        if isinstance(matched, Tag) and matched.kind == "open":
-            opened.append(matched)
-        elif isinstance(matched, Tag) and matched.kind == "close":
-            opened.pop()
-        elif isinstance(matched, Tag) and matched.kind == "cut":
-            opened.clear()
-        reopened.append(item)
-    return reopened
-
-
-def _without_needless_reopening(items: list[Item]) -> list[Item]:
-    """The items without the tags that close and open an element with nothing but white space and <br> between them."""
-    kept: list[Item] = []
-    run: list[Item] = []
-
-    def end_run() -> None:
-        halves = Counter(id(reopening) for item in run if (reopening := _reopening_of(item)))
-        kept.extend(item for item in run if halves[id(_reopening_of(item))] < 2)
-        run.clear()
-
-    for item in items:
-        if _reopening_of(item) or (not item.strip() if isinstance(item, str) else item.name == "br"):
-            run.append(item)
-        else:
-            end_run()
-            kept.append(item)
-    end_run()
-    return kept
-
-
-def _without_empty_halves(items: list[Item]) -> list[Item]:
-    """The items without the half of an element, before or behind a <br>, whose words all moved to the other side."""
-    kept: list[Item] = []
-    first_tags: dict[int, Tag] = {}  # by reopening, the tag that opened the half before it, which is dropped
-    for item in items:
-        reopening = _reopening_of(item)
-        if isinstance(item, Tag) and item.kind == "open":
-            item = first_tags.pop(id(reopening), item)
-        elif isinstance(item, Tag) and item.kind == "close":
-            is_spaced = bool(kept) and isinstance(kept[-1], str) and not kept[-1].strip()
-            at = len(kept) - 1 - is_spaced
-            before = kept[at] if at >= 0 else ""
-            if isinstance(before, Tag) and before.kind == "open" and (reopening or _reopening_of(before)):
-                del kept[at]
-                if reopening:
-                    first_tags[id(reopening)] = before
-                continue
-        kept.append(item)
-    return kept
-
-
-def _reopening_of(item: Item) -> _Reopening | None:
-    return item.markup.reopening if isinstance(item, Tag) and isinstance(item.markup, _Reopened) else None
+def _half(tag: Tag) -> Half:
+    return Half(f"</{tag.name}>", _ID.sub("", tag.markup))
 
 
 def _end_with_link(items: list[Item]) -> bool:

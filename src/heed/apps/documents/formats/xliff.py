@@ -8,7 +8,7 @@ from heed.apps.documents.formats.texts import Edit, texts_job
 from heed.apps.documents.formats.words_in_markup import WordsInMarkup
 from heed.apps.documents.formats.xml_texts import TextReader, XMLRules
 from heed.apps.documents.formats.xml_tokens import XMLDocument, XMLToken, read_xml, write_xml
-from heed.apps.documents.text.items import Item, Tag
+from heed.apps.documents.text.items import Tag, paired
 from heed.apps.documents.text.translation import DocumentJob, DocumentOptions
 from heed.errors import HeedError
 
@@ -57,7 +57,7 @@ def xliff_job(content: bytes, options: DocumentOptions, *, name: str, max_text: 
     reader = TextReader(document, _RULES, WordsInMarkup(document.text))
     tokens = document.tokens
     texts = [
-        [] if unit.key in known else _paired(reader.text(unit.segments + 1, tokens[unit.segments].end))
+        [] if unit.key in known else paired(reader.text(unit.segments + 1, tokens[unit.segments].end), _code)
         for unit in units
     ]
     translated = yield from texts_job(texts, options)
@@ -90,28 +90,12 @@ def xliff_job(content: bytes, options: DocumentOptions, *, name: str, max_text: 
     return document.edited(edits.values())
 
 
-def _paired(items: list[Item]) -> list[Item]:
-    """The items, where codes that begin and end a format are the tags of an element, if they are nested as such."""
-    paired = [*items]
-    opened: list[tuple[str, int]] = []  # an element's name, or a code's id, and its place
-    for place, item in enumerate(items):
-        if not isinstance(item, Tag) or item.kind in ("break", "spelling"):
-            continue
-        own = _ID.findall(str(item.markup).partition(">")[0])[-1:] if item.name in _BEGINS | _ENDS else [item.name]
-        if item.kind == "cut":
-            opened.clear()
-        elif item.kind == "open" or item.name in _BEGINS:
-            opened += [(name, place) for name in own]
-        elif item.kind == "close" or item.name in _ENDS:
-            while opened and item.kind == "close" and opened[-1][0] != item.name:
-                opened.pop()  # a code without an end
-            if opened and own == [opened[-1][0]]:
-                _, first = opened.pop()
-                if item.kind == "atom":
-                    name, opening = f"{item.name} {own[0]}", items[first]
-                    assert isinstance(opening, Tag)
-                    paired[first], paired[place] = Tag("open", opening.markup, name), Tag("close", item.markup, name)
-    return paired
+def _code(tag: Tag) -> tuple[str, bool] | None:
+    """Of a code that begins or ends a format: which format, and whether it begins it."""
+    if tag.name not in _BEGINS | _ENDS:
+        return None
+    ids = _ID.findall(str(tag.markup).partition(">")[0])
+    return (f"code {ids[-1]}", tag.name in _BEGINS) if ids else None
 
 
 def _version(document: XMLDocument, name: str) -> str:

@@ -47,7 +47,8 @@ class Tag:
     spells the words in its `text`, such as an escape or a character reference; it stays if the translation has these
     words as often. break: a line end within a sentence; with a `hyphen`, within a word, whose parts it joins: the
     hyphen, which may be empty, stands before it in the document only. cut: what no sentence crosses. markup: what the
-    writer needs; name: opening and closing tags of one name belong together.
+    writer needs; name: opening and closing tags of one name belong together. half: of a tag that closes or opens an
+    element around an end within it, as in `halves`.
     """
 
     kind: Kind
@@ -55,6 +56,7 @@ class Tag:
     name: str = ""
     text: str = ""
     hyphen: str | None = None
+    half: Any = None
 
 
 Item = str | Tag
@@ -134,3 +136,38 @@ def match_tags(items: Sequence[Item]) -> list[Item]:
         assert isinstance(item, Tag)
         matched[place] = as_cut(item)
     return matched
+
+
+def paired(items: Sequence[Item], mark_of: Callable[[Tag], tuple[str, bool] | None]) -> list[Item]:
+    """The items, where two things that mark a range, such as a bookmark's, are an element if they are nested as one.
+
+    mark_of: the key of the range that a thing begins or ends, and whether it begins it.
+    """
+    # A pair of marks is an element only if nothing else begins within it and ends outside of it: other tags that end
+    # discard the ranges begun within, and so does a cut. All marks that are left stay things.
+    found = list(items)
+    opened: list[tuple[Tag, int, str]] = []  # opening tags, their places; a range's key
+    for place, item in enumerate(items):
+        if isinstance(item, str):
+            continue
+        if item.kind == "cut":
+            opened.clear()
+        elif item.kind == "open":
+            opened.append((item, place, ""))
+        elif item.kind == "close":
+            while opened and opened.pop()[2]:
+                pass
+        elif mark := mark_of(item):
+            key, is_start = mark
+            if is_start:
+                opened.append((item, place, key))
+                continue
+            # Ranges that overlap with this one stay marks. MAX_DEPTH bounds the time for a hostile document.
+            n = len(opened)
+            while n > max(0, len(opened) - MAX_DEPTH) and opened[n - 1][2] not in ("", key):
+                n -= 1
+            if n and opened[n - 1][2] == key:
+                start, before, _ = opened[n - 1]
+                del opened[n - 1 :]
+                found[before], found[place] = Tag("open", start.markup, key), Tag("close", item.markup, key)
+    return found
