@@ -34,10 +34,10 @@ react-native-webview @nativescript/core react-native-image-crop-picker
 """
 DEBIAN = """
 debian-policy developers-reference developers-reference-de developers-reference-ja debian-history debmake-doc
-libreoffice-common gworkspace-common gnustep-gui-common gnumail.app subtitleeditor
+redmine ruby-devise libreoffice-common gworkspace-common gnustep-gui-common gnumail.app subtitleeditor
 """
 # Formats in which a translation may change more than words, such as the name of a language or the state of a text.
-FILLED: tuple[Format, ...] = ("po", "xliff", "json", "android", "html", "docx", "srt", "epub", "odf")
+FILLED: tuple[Format, ...] = ("po", "xliff", "json", "yaml", "android", "html", "docx", "srt", "epub", "odf")
 OFFICE = ["soffice", "--headless", "--convert-to", "pdf", "--outdir", "/tmp"]
 READERS = {
     ".po": ["msgfmt", "-c", "-o", "/dev/null"],
@@ -96,7 +96,10 @@ def main() -> None:
     by_format: dict[Format, list[Path]] = defaultdict(list)
     for path in sorted((arguments.folder / "files").rglob("*")):
         format = SUFFIXES.get(path.suffix.lower())
-        is_other = format == "android" and not path.parent.name.startswith("values")  # any XML has its suffix
+        # Any XML and YAML has their suffixes.
+        is_other = (format == "android" and not path.parent.name.startswith("values")) or (
+            format == "yaml" and path.stem.rpartition(".")[2] != "en"
+        )
         if format and not is_other and path.is_file() and not path.is_symlink():
             by_format[format].append(path)
     n_faults = 0

@@ -18,10 +18,11 @@ from heed.errors import HeedError
 from heed.text.alignment import Translated
 from tests.apps.documents.test_docx import NAMESPACE, files, letter, with_document
 from tests.apps.documents.test_html import PAGE
-from tests.apps.documents.test_keys_and_values import ANDROID, PROPERTIES, STRINGS
+from tests.apps.documents.test_keys_and_values import ANDROID, PROPERTIES, RESX, STRINGS
 from tests.apps.documents.test_linear import AROUND, UNITS
 from tests.apps.documents.test_packages import zipped
 from tests.apps.documents.test_text import MARKDOWN, SRT
+from tests.apps.documents.test_yaml_locale import RAILS
 from tests.apps.documents.translators import shuffled, unchanged, within_seconds
 from tests.fuzzing.inputs import kind_of, of_kind, refused_in_one_line
 
@@ -42,7 +43,7 @@ def hostile(texts: Sequence[str]) -> list[Translated]:
 
 
 # Formats of keys and texts, and others, of which the same words are the same bytes; and those that get more than words.
-EXACT: tuple[Format, ...] = ("ass", "json", "properties", "strings", "table", "android", "odf")
+EXACT: tuple[Format, ...] = ("ass", "json", "yaml", "properties", "strings", "table", "android", "resx", "odf")
 FILLED: tuple[Format, ...] = ("po", "xliff")
 # xml: of the text in a .docx, which a changed byte of the package would hide.
 Kind = tuple[Format, str, Translate, str]
@@ -80,7 +81,7 @@ def target(data: bytes) -> None:
             assert again == found, "changed again"
         if format in ("text", "srt"):
             assert LAYOUT[format].findall(found) == LAYOUT[format].findall(content), "another layout"
-        if translate is hostile and format in ("html", "docx", "android", "xliff", "odf"):
+        if translate is hostile and format in ("html", "docx", "android", "resx", "xliff", "odf"):
             parts = files(found).values() if format in ("docx", "odf") else [found]
             assert TAG.encode() in content or not any(TAG.encode() in part for part in parts), "a tag more"
         if format not in ("text", "md", "srt", "html", "ass"):
@@ -112,6 +113,8 @@ def seeds() -> Iterator[bytes]:
         "strings": [STRINGS.encode()],
         "table": [b'id,name\r\n1,"a ""b"", c"\n2;x|y\tz\n'],
         "android": [ANDROID.encode()],
+        "resx": [RESX.encode()],
+        "yaml": [RAILS.encode()],
         "odf": [b"<a><p>One <span>two</span><note><p>x</p></note><s/> &lt; three<tab/></p><h>b</h></a>"],
         "po": [
             b'#, fuzzy, c-format\nmsgctxt "x"\nmsgid "%s a\\n"\n"b"\nmsgid_plural "c"\nmsgstr[0] ""\n#~ msgid "d"\n'

@@ -90,6 +90,32 @@ def test_tags_and_escapes_in_androids_texts_stay():
     assert found == text.replace('"x?a=1"', r"\"x?a=1\"").replace("One", "oNE").replace("two", "TWO")
 
 
+RESX = """<?xml version="1.0" encoding="utf-8"?>
+<root><!-- a note -->
+  <xsd:schema id="root" xmlns:xsd="http://www.w3.org/2001/XMLSchema"/>
+  <resheader name="resmimetype"><value>text/microsoft-resx</value></resheader>
+  <data name="a" xml:space="preserve"><value>Save &lt;b&gt;{0}&lt;/b&gt; of {1:N0}
+now &amp; here</value><comment>A button</comment></data>
+  <data name="b"><value>Run --watch in Azure</value><comment>{Locked="--watch", "Azure"}</comment></data>
+  <data name="c"><value>dotnet</value><comment>{Locked}</comment></data>
+  <data name="icon" type="System.Drawing.Icon" mimetype="x"><value>word</value></data>
+  <data name="&gt;&gt;button1.Name"><value>button</value></data><data name="d"><value/></data>
+  <data name="e"><value><![CDATA[one <i>two</i>]]></value></data>
+</root>
+"""
+
+
+def test_of_dot_nets_resources_the_strings_are_translated_but_for_what_is_locked():
+    assert translated(RESX, "resx", unchanged).decode() == RESX
+    expected = RESX.replace("Save", "sAVE").replace(" of ", " OF ").replace("now &amp; here", "NOW &amp; HERE")
+    expected = expected.replace("Run --watch in", "rUN --watch IN")
+    assert translated(RESX, "resx").decode() == expected.replace(
+        "<![CDATA[one <i>two</i>]]>", "ONE &lt;i&gt;TWO&lt;/i&gt;"
+    )
+    earlier = '<root><data name="a"><value>Sichern {0} &lt; {1}</value></data></root>'
+    assert ">Sichern {0} &lt; {1}<" in translated(RESX, "resx", earlier=earlier.encode()).decode()
+
+
 def test_words_of_a_model_are_escaped():
     def said(words: str):
         return lambda texts: [Translated(words) for _ in texts]
@@ -127,6 +153,7 @@ def test_texts_of_an_earlier_file_stay(format, text, earlier, expected):
         ("strings", '\n"a" "b" = "c";', "line 2: expected"),
         ("strings", '"a', "line 1: expected"),
         ("strings", b"bplist00", "compiled for a program"),
+        ("resx", "<resources/>", "XML whose root is resources, not .NET's resources"),
         ("android", "<html/>", "XML whose root is html, not Android's resources"),
         ("android", "<resources>", "damaged"),
     ],

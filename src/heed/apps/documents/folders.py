@@ -63,8 +63,8 @@ def plan_folder(folder: Path, out: Path, *, only: Sequence[str], languages: tupl
         if only and not any(fnmatch.fnmatch(name.as_posix(), p) or fnmatch.fnmatch(name.name, p) for p in only):
             continue
         named = _renamed(name, *languages)
-        format = _format_of(path)
-        if format is not None and named == name and _is_translation(folder, name, languages[0]):
+        format = _format_of(path, languages[0], is_named=named != name)
+        if format is not None and named == name and _is_translation(folder, name, languages[0], format in UPDATED):
             format = None
         if format is not None or not only:
             found.append(FolderFile(path, out / (name if format is None else named), format))
@@ -80,14 +80,22 @@ def _files(folder: Path, left_out: Path) -> Iterator[Path]:
                 yield path
 
 
-def _format_of(path: Path) -> Format | None:
-    """The format that the suffix names; None for other XML than Android's, most of which is no document."""
+def _format_of(path: Path, language: str, *, is_named: bool) -> Format | None:
+    """The format that the suffix names; None for XML and YAML that hold no texts of a program, as most do not.
+
+    is_named: the file's name says its language.
+    """
     format = SUFFIXES.get(path.suffix.lower())
-    if format != "android":
+    if format not in ("android", "yaml") or (format == "yaml" and is_named):
         return format
+    root = (
+        rb"<resources"
+        if format == "android"
+        else rb"(?m)^[\"']?%b[\"']?:[ \t]*(?:#|\r?$)" % re.escape(language).encode()
+    )
     try:
         with path.open("rb") as file:
-            return format if b"<resources" in file.read(HEAD_BYTES) else None
+            return format if re.search(root, file.read(HEAD_BYTES)) else None
     except OSError:
         return format  # which is said when it is read
 
@@ -107,16 +115,21 @@ def _renamed(name: Path, source: str, target: str) -> Path:
     return Path(*(pattern.sub(lambda _: target, stem) + rest for stem, rest in _parts(name)))
 
 
-def _is_translation(folder: Path, name: Path, source: str) -> bool:
-    """Whether a file is named by a language, and the same file of the source's stands beside it."""
+def _is_translation(folder: Path, name: Path, source: str, has_default: bool) -> bool:
+    """Whether a file is named by a language, and the same file of the source's stands beside it.
+
+    has_default: that may be one without a language, as in Texts.resx and Texts.de.resx.
+    """
     pattern = re.compile(_LANGUAGE.format("[a-z]{2,3}"))
     parts = list(_parts(name))
     for place, (stem, rest) in enumerate(parts):
         if pattern.search(stem) and pattern.sub(source, stem) != stem:
             names = [own + behind for own, behind in parts]
-            names[place] = pattern.sub(source, stem) + rest
-            if folder.joinpath(*names).exists():
-                return True
+            default = pattern.sub("", stem).rstrip("._-")
+            for other in [pattern.sub(source, stem), *[default] * bool(has_default and default)]:
+                names[place] = other + rest
+                if folder.joinpath(*names).exists():
+                    return True
     return False
 
 

@@ -21,7 +21,7 @@ else:
 
 Format = Literal[
     "text", "md", "srt", "ass", "html", "docx", "odf", "pptx", "xlsx", "epub", "po", "json", "xliff", "properties",
-    "strings", "android", "table",
+    "strings", "android", "resx", "yaml", "table",
 ]  # fmt: skip
 FORMATS: tuple[Format, ...] = get_args(Format)
 SUFFIXES: dict[str, Format] = {
@@ -31,7 +31,7 @@ SUFFIXES: dict[str, Format] = {
     ".epub": "epub", ".odt": "odf", ".ott": "odf", ".odp": "odf", ".otp": "odf", ".ods": "odf", ".ots": "odf",
     ".pptx": "pptx", ".xlsx": "xlsx", ".ass": "ass", ".ssa": "ass",
     ".xlf": "xliff", ".xliff": "xliff", ".properties": "properties", ".strings": "strings", ".xml": "android",
-    ".csv": "table", ".tsv": "table",
+    ".resx": "resx", ".resw": "resx", ".yml": "yaml", ".yaml": "yaml", ".csv": "table", ".tsv": "table",
 }  # fmt: skip
 # Zip archives, of which the length of the text in them is bounded.
 PACKAGES: tuple[Format, ...] = ("docx", "epub", "odf", "pptx", "xlsx")
@@ -39,7 +39,7 @@ MAX_BYTES = 2**25  # of a document
 MAX_PACKAGE_BYTES = 2**27  # of a package, which may hold pictures
 PRINTED: tuple[Format, ...] = tuple(format for format in FORMATS if format not in PACKAGES)
 # Of keys and texts: an earlier translation is taken as it is.
-UPDATED: tuple[Format, ...] = ("po", "json", "xliff", "properties", "strings", "android")
+UPDATED: tuple[Format, ...] = ("po", "json", "xliff", "properties", "strings", "android", "resx", "yaml")
 # What is not translated here, and what to do about it.
 ADVICE = {
     ".pdf": "a PDF has no paragraphs that could be put back; translate the document that it was made from, as "

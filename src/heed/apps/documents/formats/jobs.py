@@ -29,7 +29,7 @@ _JOBS: dict[Format, tuple[str, str]] = {
     "epub": ("epub", "epub_job"), "odf": ("odf", "odf_job"), "pptx": ("pptx", "pptx_job"), "xlsx": ("xlsx", "xlsx_job"),
     "xliff": ("xliff", "xliff_job"), "properties": ("keys_and_values", "properties_job"),
     "strings": ("keys_and_values", "strings_file_job"), "android": ("android", "android_job"),
-    "table": ("table", "table_job"),
+    "resx": ("resx", "resx_job"), "yaml": ("yaml_locale", "yaml_job"), "table": ("table", "table_job"),
 }  # fmt: skip
 Reader = Callable[[str], list[Item]]
 Writer = Callable[[list[Item]], str]

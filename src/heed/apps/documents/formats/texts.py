@@ -34,7 +34,7 @@ class Text:
     """A text of a document: where it stands, what it says, and how other words are written there.
 
     key: of a text in a file of keys and texts. raw: as it stands there. sibling: writes another text behind it, given
-    its last key and what it says; None where a text has no siblings.
+    its last key and what it says; None where a text has no siblings. can_number: programs know directives with numbers.
     """
 
     start: int
@@ -44,6 +44,7 @@ class Text:
     key: Key = ()
     raw: str = ""
     sibling: Callable[[str, str], Edit] | None = None
+    can_number: bool = True
 
     def edit(self, items: list[Item]) -> Edit:
         """The document's change that writes these items; none if they are those that stand there."""
@@ -114,7 +115,7 @@ def keyed_texts_job(
     made: dict[int, str] = {}
     for text, items in zip(asked, (yield from texts_job([text.items for text in asked], options)), strict=True):
         _, _, written = text.edit(items)
-        made[text.start] = in_order(text.raw, written, FORMAT) or text.raw
+        made[text.start] = in_order(text.raw, written, FORMAT, can_number=text.can_number) or text.raw
     edits: list[Edit] = []
     for text in texts:
         earlier_items = known.get(text.key)
