@@ -135,7 +135,7 @@ def _check_packages() -> None:
     from importlib.util import find_spec
 
     server = ("starlette", "uvicorn", "httptools", "python_multipart", "prometheus_client")
-    for name in (*server, "sentencex", "py3langid", "lxml", "markdown_it"):
+    for name in (*server, "sentencex", "py3langid", "markdown_it"):
         if find_spec(name) is None:
             raise HeedError(f"heed serve needs {name}, which is not installed: pip install heed-mt.")
 

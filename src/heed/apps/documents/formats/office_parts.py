@@ -14,7 +14,7 @@ from heed.apps.documents.text.translation import DocumentJob, DocumentOptions
 from heed.errors import HeedError
 
 _DRAWING = ("http://schemas.openxmlformats.org/drawingml/2006/main", "http://purl.oclc.org/ooxml/drawingml/main")
-_DESCRIPTION = re.compile(r"""\s(?:descr|title)\s*=\s*("[^"]*"|'[^']*')""")
+_DESCRIPTION = re.compile(r"""\s(?:descr|title|alt)\s*=\s*("[^"]*"|'[^']*')""")
 
 
 TextsOf = Callable[[XMLDocument, DocumentOptions], Iterator[Text]]

@@ -6,8 +6,9 @@ bytes.
 
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from heed.apps.documents.formats.texts import Text
 from heed.apps.documents.formats.xml_tokens import XMLDocument, XMLToken, words_of, write_xml
@@ -22,12 +23,44 @@ _ENDS = frozenset(("br", "tab"))  # ends a sentence
 _READING = frozenset(("rPh", "phoneticPr"))  # of the source's words alone
 
 
-@dataclass(frozen=True)
-class _Format:
+class FormatEdge(NamedTuple):
     """Where words of a format begin or end."""
 
     key: str
     begins: bool
+
+
+Found = tuple[str | None, Item]  # words and the format that they are in; None and a tag that is in none
+
+
+def with_formats(found: Iterable[Found], plain: str) -> list[Item]:
+    """The items, in which words in another format than the plain one are elements; things between them stay within."""
+    items: list[Item] = []
+    waiting: list[Item] = []  # things behind the last word of a format, which are in it if it goes on
+    current = plain
+
+    def end_format() -> None:
+        nonlocal current
+        if current != plain:
+            items.append(Tag("close", FormatEdge(current, False), current))
+            current = plain
+        items.extend(waiting)
+        waiting.clear()
+
+    for key, item in found:
+        if key is None and isinstance(item, Tag) and item.kind == "atom":
+            waiting.append(item)
+            continue
+        if key is None or key != current:
+            end_format()
+        items += waiting
+        waiting.clear()
+        if key is not None and key != current:
+            current = key
+            items.append(Tag("open", FormatEdge(key, True), key))
+        items.append(item)
+    end_format()
+    return items
 
 
 @dataclass
@@ -75,7 +108,7 @@ class Runs:
             words.clear()
 
         for item in items:
-            if isinstance(item, Tag) and isinstance(item.markup, _Format):
+            if isinstance(item, Tag) and isinstance(item.markup, FormatEdge):
                 end_run()
                 current = item.markup.key if item.markup.begins else self.plain
             elif isinstance(item, Tag) and item.markup.startswith("<") and item.kind != "spelling":
@@ -91,7 +124,7 @@ def read_runs(document: XMLDocument, start: int, *, words: Callable[[XMLToken], 
     """The text of the element whose tag is at `start`; None if it has no runs. words: the items of a text within it."""
     tokens, end = document.tokens, document.tokens[start].end
     runs = Runs(start, end)
-    found: list[tuple[str, list[Item]]] = []  # the format, "" for a thing between words, and what is in it
+    found: list[Found] = []
     weights = Counter[str]()
     place = start + 1
     while place < end:
@@ -105,26 +138,19 @@ def read_runs(document: XMLDocument, start: int, *, words: Callable[[XMLToken], 
             key = _OF_SPELLING.sub("", opening)
             runs.formats.setdefault(key, (opening, closing))
             weights[key] += sum(len(item) for item in own if isinstance(item, str))
-            if found and found[-1][0] == key:
-                found[-1][1].extend(own)
-            elif own:
-                found.append((key, own))
+            found += [(key, item) for item in own]
         elif token.local in _FIXED:
             if found:
                 runs.behind += raw
             else:
                 runs.before += raw
         elif token.local not in _READING:
-            found.append(("", [Tag("cut" if token.local in _ENDS else "atom", raw)]))
+            found.append((None, Tag("cut" if token.local in _ENDS else "atom", raw)))
         place = token.end + 1
     if not weights:
         return None
     runs.plain = max(weights, key=lambda key: weights[key])
-    for key, items in found:
-        if key in ("", runs.plain):
-            runs.items += items
-        else:
-            runs.items += [Tag("open", _Format(key, True), key), *items, Tag("close", _Format(key, False), key)]
+    runs.items = with_formats(found, runs.plain)
     return runs
 
 
