@@ -348,6 +348,7 @@ ALTERNATIVES = b'<mc:AlternateContent xmlns:mc="http://schemas.openxmlformats.or
         (run(b"a ") + field(b"IF " + field(b"MERGEFIELD n", run(b"1")), run(b"one")) + run(b" b"), ["a b", "one"]),
         (run(b"a ") + b'<w:fldSimple w:instr=" REF x ">%b</w:fldSimple>' % run(b"results"), ["a results"]),
         (run(b"as ") + field(b"ADDIN EN.CITE x", run(b"(IEC 6)")) + run(b" says"), ["as (IEC 6) says", "as says"]),
+        (LINK % (field(b"IF x", run(b"inner words")) + BREAK), ["inner words"]),
         (run(b"name:") + run(b"     one"), ["name:", "one"]),
         (run(b"a ") + b'<w:fldSimple w:instr="HYPERLINK x">%b</w:fldSimple>' % run(b"b") + run(b" c"), ["a b c"]),
         (b'<w:r><w:fldChar w:fldCharType="begin"/></w:r>' + run(b"a ") + LINK % run(b"b"), ["a b"]),

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from heed.apps.documents.formats.texts import Edit, Text, keyed_texts_job
-from heed.apps.documents.formats.words_in_markup import WordsInMarkup
 from heed.apps.documents.formats.xml_texts import TextReader, XMLRules
 from heed.apps.documents.formats.xml_tokens import XMLDocument, read_xml, write_xml
 from heed.apps.documents.text.items import Item, Tag, with_read
@@ -34,7 +33,7 @@ def android_job(content: bytes, options: DocumentOptions, *, name: str, max_text
 
 def _texts(document: XMLDocument) -> Iterator[Text]:
     """The texts; the key of each is its name, with its place in an array or its quantity."""
-    reader = TextReader(document, _RULES, WordsInMarkup(document.text))
+    reader = TextReader(document, _RULES)
     name, number = "", 0
     place = 0
     while place < len(document.tokens):

@@ -6,12 +6,12 @@ translation cannot be divided, as with fewer words than subtitles, each of these
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from heed.apps.documents.formats.subtitles import LINE_CODES, TIMES, TIMES_BEFORE, stamp_of
+from heed.apps.documents.formats.texts import texts_job
 from heed.apps.documents.text.items import CUE, Item, Tag
-from heed.apps.documents.text.translation import DocumentOptions, TranslationJob, items_job
+from heed.apps.documents.text.translation import DocumentOptions, TranslationJob
 
 MAX_CUES = 8  # of a sentence
 MAX_PAUSE = 3.0  # seconds between two subtitles of a sentence
@@ -23,20 +23,10 @@ _COMMA = re.compile(r"[,、，،]\s*$")
 _OPENING = "\"'“„‘«‹¿¡… ."
 
 
-@dataclass(eq=False)
-class _Group:
-    """Begins joined subtitles, whose items are `cues` if they are not joined; or ends them."""
-
-    cues: list[Item] = field(default_factory=list)
-
-
 class _Between(str):
     """The markup between two subtitles of a sentence; items: what it stands for."""
 
     items: list[Item]
-
-
-_END = _Group()
 
 
 class _Run(NamedTuple):
@@ -56,28 +46,31 @@ class _Run(NamedTuple):
 
 def cues_job(items: list[Item], options: DocumentOptions) -> TranslationJob[list[Item]]:
     """Returns `items_job` for subtitles."""
-    parts = list(_groups((yield from items_job(with_joined_cues(items), options))))
-    undivided = [group for group, own in parts if group and not _is_divided(group, own)]
-    if undivided:
-        asked = [item for group in undivided for item in (Tag("cut", group), *group.cues, Tag("cut", _END))]
-        alone = {group: own for group, own in _groups((yield from items_job(asked, options))) if group}
-        parts = [(group, alone.get(group, own) if group else own) for group, own in parts]
-    return [item for _, own in parts for item in _restored(own)]
+    parts = list(_parts(list(_runs(items))))
+    found = yield from texts_job([[*joined] for _, joined in parts], options)
+    undivided = [i for i, (cues, joined) in enumerate(parts) if cues is not joined and not _is_divided(cues, found[i])]
+    for i, alone in zip(undivided, (yield from texts_job([parts[i][0] for i in undivided], options)), strict=True):
+        found[i] = alone
+    return [item for own in found for item in _restored(own)]
 
 
-def with_joined_cues(items: list[Item]) -> list[Item]:
-    """The items, where the markup between two subtitles of a sentence is one break, within a group."""
-    runs = list(_runs(items))
+def _parts(runs: list[_Run]) -> Iterator[tuple[list[Item], list[Item]]]:
+    """Subtitles of one sentence, alone and joined; and the items between these, twice."""
     joined = _joined(runs)
-    output: list[Item] = []
+    between: list[Item] = []
     place = 0
     while place < len(runs):
         stop = place + 1
         while stop in joined:
             stop += 2
-        output += _group(runs[place:stop]) if stop > place + 1 else runs[place].items
+        if stop > place + 1:
+            yield between, between
+            yield [item for run in runs[place:stop] for item in run.items], _join(runs[place:stop])
+            between = []
+        else:
+            between += runs[place].items
         place = stop
-    return output
+    yield between, between
 
 
 def _runs(items: Iterable[Item]) -> Iterator[_Run]:
@@ -147,9 +140,12 @@ def _seconds(clock: re.Match[str]) -> float:
     return 3600 * int(hours or 0) + 60 * int(minutes) + float(f"{seconds}.{fraction or 0}")
 
 
-def _group(runs: list[_Run]) -> list[Item]:
-    """Joined subtitles: an element around all words of each, such as <i>, is one around all."""
-    items: list[Item] = [Tag("cut", _Group([item for run in runs for item in run.items])), *runs[0].items]
+def _join(runs: list[_Run]) -> list[Item]:
+    """Subtitles of one sentence, with a break for the markup between two of them.
+
+    An element around all words of each, such as <i>, is one around all.
+    """
+    items = [*runs[0].items]
     are_within = (
         _element_around(runs[0].items) is not None and len({_element_around(run.items) for run in runs[::2]}) == 1
     )
@@ -160,7 +156,7 @@ def _group(runs: list[_Run]) -> list[Item]:
         markup = _Between("".join(str(item if isinstance(item, str) else item.markup) for item in within))
         markup.items = within
         items += [Tag("break", markup, CUE), *own]
-    return [*items, Tag("cut", _END)]
+    return items
 
 
 def _element_around(items: list[Item]) -> str | None:
@@ -184,19 +180,6 @@ def _has_words(run: _Run) -> bool:
     return any(map(str.isalnum, run.text))
 
 
-def _groups(items: list[Item]) -> Iterator[tuple[_Group | None, list[Item]]]:
-    """The items in groups, and those between."""
-    group: _Group | None = None
-    own: list[Item] = []
-    for item in items:
-        if isinstance(item, Tag) and isinstance(item.markup, _Group):
-            yield group, own
-            group, own = (None if item.markup is _END else item.markup), []
-        else:
-            own.append(item)
-    yield group, own
-
-
 def _restored(items: list[Item]) -> list[Item]:
     """The items with what stood between the subtitles."""
     parts = (
@@ -205,9 +188,9 @@ def _restored(items: list[Item]) -> list[Item]:
     return [item for part in parts for item in part]
 
 
-def _is_divided(group: _Group, items: list[Item]) -> bool:
+def _is_divided(cues: list[Item], items: list[Item]) -> bool:
     """Whether each subtitle has words, its elements begin and end in it, and all are in their order."""
-    before, after = ([run for run in _runs(part)][1:] for part in (group.cues, _restored(items)))
+    before, after = ([run for run in _runs(part)][1:] for part in (cues, _restored(items)))
     if [run.text for run in before if run.is_cut] != [run.text for run in after if run.is_cut]:
         return False
     return all(run.is_cut or (_has_words(run) and _is_balanced(run.items)) for run in after)

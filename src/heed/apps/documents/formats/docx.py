@@ -3,14 +3,17 @@
 import posixpath
 import re
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from urllib.parse import unquote
 
 from heed.apps.documents.formats.docx_text import WORD, DocxText, Part, word
+from heed.apps.documents.formats.html import with_target_named
 from heed.apps.documents.formats.office_parts import descriptions
 from heed.apps.documents.formats.packages import check_length, read_files, write_files
-from heed.apps.documents.formats.texts import Edit, Text, texts_job
-from heed.apps.documents.formats.xml_tokens import XMLDocument, read_xml
+from heed.apps.documents.formats.texts import Edit, Edits, Span, Text
+from heed.apps.documents.formats.xml_tokens import Placed, XMLDocument, parts_job, read_xml
+from heed.apps.documents.text.items import Item
 from heed.apps.documents.text.sentences import needs_translation
 from heed.apps.documents.text.translation import DocumentJob, DocumentOptions
 from heed.errors import HeedError
@@ -36,22 +39,26 @@ def docx_job(content: bytes, options: DocumentOptions, *, name: str, max_text: i
         document = read_xml(data, name=f"{name}: {filename}")
         _check(document, filename, name)
         parts.append(Part(document, name))
-    texts = [(part, text) for part in parts for text in _texts(part, options)]
-
-    # All at once, which a search translates faster than one after the other; then those within others first.
-    found = yield from texts_job([[] if isinstance(text, Edit) else text.items for _, text in texts], options)
-    for (part, text), items in reversed([*zip(texts, found, strict=True)]):
-        part.add(text, items)
-    changed: dict[str, bytes] = {}
-    with_texts = {id(part) for part, text in texts if not isinstance(text, Edit)}
-    for part, key in zip(parts, names, strict=True):
-        if id(part) in with_texts:
-            written = _with_language(part.written(), options)
-            changed[by_name[key][0]] = part.document.encode(written)
-    return write_files(files, changed)
+    texts: dict[str, tuple[XMLDocument, Sequence[Placed]]] = {}
+    for key, part in zip(names, parts, strict=True):
+        own = list(_texts(part, options))
+        if not all(isinstance(text, _Binding) for text in own):
+            texts[by_name[key][0]] = part.document, own
+    return write_files(files, (yield from parts_job(texts, options, lambda _, text: _in_target(text, options))))
 
 
-def _texts(part: Part, options: DocumentOptions) -> Iterator[DocxText | Text | Edit]:
+@dataclass(frozen=True)
+class _Binding:
+    """What binds a control to a property of the document: Word would show this, in the source language. It goes."""
+
+    span: Span
+    items: list[Item] = field(default_factory=list)
+
+    def put(self, items: list[Item], edits: Edits) -> None:
+        edits.add(Edit(*self.span, ""))
+
+
+def _texts(part: Part, options: DocumentOptions) -> Iterator[DocxText | Text | _Binding]:
     """What is written anew in a part, in the order of the document, each followed by the texts within it."""
     done: set[int] = set()
     tokens = part.document.tokens
@@ -84,13 +91,12 @@ def _texts(part: Part, options: DocumentOptions) -> Iterator[DocxText | Text | E
                 waiting.extend(text.within)
 
 
-def _bindings(part: Part, control: int) -> Iterator[Edit]:
-    """What binds a control to a property of the document goes: Word would show this, in the source language."""
+def _bindings(part: Part, control: int) -> Iterator[_Binding]:
     within = range(control, part.document.tokens[control].end)
     for place in part.children(part.child(control, "sdtPr")):
         is_binding = part.document.tokens[place].local == "dataBinding"
         if is_binding and any(part.names[inner] == "t" and part.string(inner) for inner in within):
-            yield Edit(*part.span(place), "")
+            yield _Binding(part.span(place))
 
 
 def _is_dropped_cap(part: Part, paragraph: int) -> bool:
@@ -119,13 +125,9 @@ def _next_paragraph(part: Part, paragraph: int) -> int:
     return -1
 
 
-def _with_language(text: str, options: DocumentOptions) -> str:
-    """The text, where what names the source for the spelling checker names the target."""
-    code = re.split("[-_]", options.language)[0]
-    if not code or not options.target:
-        return text
-    named = re.compile(rf"""(=\s*["']){re.escape(code)}(?:-\w++)*+(?=["'])""", re.IGNORECASE)
-    return _LANGUAGE.sub(lambda tag: named.sub(lambda match: match[1] + options.target, tag[0]), text)
+def _in_target(text: str, options: DocumentOptions) -> str:
+    """The text, which names the target for the spelling checker."""
+    return with_target_named(text, options, r"\w{1,20}:(?:val|eastAsia|bidi)", _LANGUAGE)
 
 
 def _names_of_parts(by_name: dict[str, tuple[str, bytes]], name: str) -> list[str]:

@@ -5,7 +5,6 @@ where Word shows an end: at a paragraph's end, a line break, a tab. What no word
 """
 
 import re
-from bisect import bisect_right, insort
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from heed.apps.documents.formats.html import spelled_words
 from heed.apps.documents.formats.html_tokens import CDATA
 from heed.apps.documents.formats.office_runs import FormatEdge, Found, with_formats
 from heed.apps.documents.formats.plain_text import COLUMNS
-from heed.apps.documents.formats.texts import Edit, Text, flat
+from heed.apps.documents.formats.texts import Edit, Edits, Span, flat
 from heed.apps.documents.formats.xml_tokens import XMLDocument, XMLToken, write_xml
 from heed.apps.documents.text.halves import Half, divided, rejoined
 from heed.apps.documents.text.items import EVERY_LINE, Item, Tag, paired, with_read
@@ -56,13 +55,6 @@ Piece = tuple[int, int]  # the places of a run and of an element in it; −1 and
 
 
 Parts = list["str | Span | DocxText"]
-
-
-class Span(NamedTuple):
-    """A stretch of the document's text, written with what has changed in it."""
-
-    start: int
-    end: int
 
 
 @dataclass(eq=False)
@@ -108,14 +100,13 @@ def word(token: XMLToken) -> str:
 
 
 class Part:
-    """A part of the package: its elements, and what becomes of it. HeedError once that is far longer than it was."""
+    """A part of the package and its elements."""
 
     def __init__(self, document: XMLDocument, name: str):
         self.document, self._name = document, name
         self.names = [word(token) for token in document.tokens]
         self._left = MAX_COPIED + 4 * len(document.text)
         self._runs: dict[int, Run] = {}
-        self._edits: list[Edit] = []  # the last one first
 
     def stop(self, place: int) -> int:
         """The place behind an element, or behind what is none."""
@@ -242,49 +233,18 @@ class Part:
         first = next((piece for piece in self.all_pieces(self.pieces(paragraph)) if self.is_word(*piece)), None)
         return first is not None and first in self.pieces(paragraph)
 
-    # What becomes of it
-
-    def add(self, text: "DocxText | Text | Edit", items: list[Item]) -> None:
-        """Takes a text with its translated items; those within it have been taken before."""
-        if isinstance(text, Edit):
-            self._add(text)
-        elif isinstance(text, Text):
-            self._add(text.edit(items))
-        else:
-            text.written = self.resolved(text.compose(items))
-            if text.span is not None:
-                del self._edits[self._within(text.span)]  # which are written with it
-                self._add(Edit(*text.span, text.written))
-
-    def _add(self, edit: Edit) -> None:
-        insort(self._edits, edit, key=lambda edit: -edit.start)
-
-    def _within(self, span: Span) -> slice:
-        """The place of the edits in a span."""
-        return slice(*(bisect_right(self._edits, -place, key=lambda edit: -edit.start) for place in reversed(span)))
-
-    def resolved(self, parts: "Iterable[str | Span | DocxText]") -> str:
-        """The parts as text."""
+    def resolved(self, parts: "Iterable[str | Span | DocxText]", edits: Edits) -> str:
+        """The parts as text. HeedError once all are far longer than the document, by copies of runs."""
         texts: list[str] = []
         for part in parts:
             if isinstance(part, Span):
-                texts.append(self._changed(part))
+                texts.append(edits.changed(part))
             else:
                 texts.append(part if isinstance(part, str) else part.written)
             self._left -= len(texts[-1])
             if self._left < 0:
                 raise HeedError(f"{self._name}: its runs have too many properties.")
         return "".join(texts)
-
-    def _changed(self, span: Span) -> str:
-        parts, last = [], span.start
-        for edit in reversed(self._edits[self._within(span)]):
-            parts += [self.document.text[last : edit.start], edit.text]
-            last = edit.end
-        return "".join([*parts, self.document.text[last : span.end]])
-
-    def written(self) -> str:
-        return self._changed(Span(0, len(self.document.text)))
 
 
 def _thing(parts: Parts, *, is_end: bool = False, shown: str = "") -> Found:
@@ -592,12 +552,19 @@ class DocxText:
 
     # Writing
 
-    def compose(self, items: list[Item]) -> Parts:
+    def put(self, items: list[Item], edits: Edits) -> None:
+        """Puts these items in its place, with what has changed within them."""
+        # What a field in it shows is written with it.
+        if flat(items) == flat(self.items) and all(text.span is not None for text in self.within):
+            parts = [self.span] if self.span is not None else self._runs(self._pieces)
+        else:
+            parts = self._parts(self._give_back_cap(items, edits) if self._cap >= 0 else items)
+        self.written = self._part.resolved(parts, edits)
+        if self.span is not None:
+            edits.add(Edit(*self.span, self.written))
+
+    def _parts(self, items: list[Item]) -> Parts:
         """The parts of its content with these items."""
-        if flat(items) == flat(self.items):
-            return [self.span] if self.span is not None else self._runs(self._pieces)
-        if self._cap >= 0:
-            items = self._give_back_cap(items)
         parts: Parts = []
         words: list[Item] = []
         current = self._plain
@@ -649,7 +616,7 @@ class DocxText:
         end_text()
         return [run.opening, *parts, run.closing] if parts else []
 
-    def _give_back_cap(self, items: list[Item]) -> list[Item]:
+    def _give_back_cap(self, items: list[Item], edits: Edits) -> list[Item]:
         """The items without the first letter, which goes into the paragraph of the large one."""
         part = self._part
         before = part.words(self._cap).strip()
@@ -668,7 +635,7 @@ class DocxText:
         texts = [child for run, child in part.all_pieces(part.pieces(self._cap)) if part.is_word(run, child)]
         for number, child in enumerate(texts):
             span = Span(part.document.at(child + 1), part.document.at(part.document.tokens[child].end))
-            part.add(Edit(*span, "" if number else write_xml([taken.strip()])), [])
+            edits.add(Edit(*span, "" if number else write_xml([taken.strip()])))
         return [item for item in left if item != ""]
 
 

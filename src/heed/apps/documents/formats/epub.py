@@ -5,23 +5,23 @@ All other files keep their bytes. A book with DRM is refused: its pages cannot b
 
 import posixpath
 import re
-from dataclasses import replace
 from urllib.parse import unquote
 
 from heed.apps.documents.formats.charsets import decode, is_utf8
-from heed.apps.documents.formats.html import read_html, with_target_language, write_html
+from heed.apps.documents.formats.html import read_html, with_target_language, with_target_named, write_html
 from heed.apps.documents.formats.packages import Files, check_length, read_files, write_files
-from heed.apps.documents.formats.texts import texts_job
+from heed.apps.documents.formats.texts import Edit, Edits, Text
 from heed.apps.documents.formats.words_in_markup import divide_words
-from heed.apps.documents.formats.xml_texts import XMLRules, read_texts, write_texts
-from heed.apps.documents.formats.xml_tokens import XMLDocument, of_characters, read_xml
-from heed.apps.documents.text.items import Item, Tag
+from heed.apps.documents.formats.xml_texts import XMLRules, texts_of
+from heed.apps.documents.formats.xml_tokens import XMLDocument, of_characters, parts_job, read_xml
+from heed.apps.documents.text.items import Item
 from heed.apps.documents.text.translation import DocumentJob, DocumentOptions
 from heed.errors import HeedError
 
 _MIMETYPE = b"application/epub+zip"
 _PAGES = ("application/xhtml+xml", "text/html", "text/x-oeb1-document")
 _NAVIGATION = "application/x-dtbncx+xml"
+_TAG = re.compile(r"<[^<>!?/][^<>]*+>")
 _OF_BOOK = XMLRules(texts=frozenset(("title",)))
 _OF_NAVIGATION = XMLRules(texts=frozenset(("text",)), is_kept=lambda token: token.local == "docAuthor")
 # Files that only protected books have, and fonts' scrambling, which any reader undoes.
@@ -40,36 +40,40 @@ def epub_job(content: bytes, options: DocumentOptions, *, name: str, max_text: i
     kinds = {book: "book", **_parts(package, book, by_name)}
     check_length(files, kinds, max_text, name)
 
-    # All parts are asked for at once, which a search translates faster than one after the other.
-    texts: list[list[Item]] = []
-    left: dict[str, list[Item]] = {}
-    marks: dict[str, tuple[bytes, str]] = {}
-    documents: dict[str, XMLDocument] = {book: package}
+    texts: dict[str, tuple[XMLDocument, list[Text]]] = {book: (package, list(texts_of(package, _OF_BOOK)))}
     for part, kind in kinds.items():
         if kind in _PAGES:
-            text, mark, codec = decode(by_name[part], name=f"{name}: {part}", is_html=True)
-            items = read_html(text)
-            # XML that declares no charset is UTF-8, unlike a page of a server.
-            is_plain = codec in ("ascii", "cp1252", "latin-1") and is_utf8(by_name[part])
-            marks[part] = mark, "utf-8" if is_plain else codec
-            if not options.attributes:
-                items, left[part] = divide_words(items, of_attributes=True)
-        else:
-            documents.setdefault(part, read_xml(by_name[part], name=f"{name}: {part}"))
-            items = read_texts(documents[part], _OF_BOOK if kind == "book" else _OF_NAVIGATION)
-        texts.append(items)
-    found = yield from texts_job(texts, options)
-    changed: dict[str, bytes] = {}
-    for part, items in zip(kinds, found, strict=True):
-        if part in documents:
-            named = _with_language(items, options) if options.target else items
-            changed[part] = documents[part].encode(write_texts(named))
-        else:
-            items = of_characters([*items, *left.get(part, ())])
-            mark, codec = marks[part]
-            page = with_target_language(items, options.language, options.target) if options.target else items
-            changed[part] = mark + write_html(page, codec).encode(codec, errors="replace")
-    return write_files(_in_order(files), changed)
+            texts[part] = _page(by_name[part], options, name=f"{name}: {part}")
+        elif part != book:
+            document = read_xml(by_name[part], name=f"{name}: {part}")
+            texts[part] = document, list(texts_of(document, _OF_NAVIGATION))
+
+    def finish(part: str, text: str) -> str:
+        return text if kinds[part] in _PAGES else _with_language(text, options)
+
+    return write_files(_in_order(files), (yield from parts_job(texts, options, finish)))
+
+
+class _Page(Text):
+    """A page, which names the target language whether or not its words change."""
+
+    def put(self, items: list[Item], edits: Edits) -> None:
+        edits.add(Edit(self.start, self.end, self.write(items)))
+
+
+def _page(content: bytes, options: DocumentOptions, *, name: str) -> tuple[XMLDocument, list[Text]]:
+    """A page, and all of it as one text."""
+    text, mark, codec = decode(content, name=name, is_html=True)
+    # XML that declares no charset is UTF-8, unlike a page of a server.
+    codec = "utf-8" if codec in ("ascii", "cp1252", "latin-1") and is_utf8(content) else codec
+    items, left = read_html(text), list[Item]()
+    if not options.attributes:
+        items, left = divide_words(items, of_attributes=True)
+
+    def write(items: list[Item]) -> str:
+        return write_html(with_target_language(of_characters([*items, *left]), options), codec)
+
+    return XMLDocument(text, [], mark, codec), [_Page(start=0, end=len(text), items=items, write=write)]
 
 
 def _check(by_name: dict[str, bytes], name: str) -> None:
@@ -109,22 +113,16 @@ def _parts(package: XMLDocument, book: str, by_name: dict[str, bytes]) -> dict[s
     return found
 
 
-def _with_language(items: list[Item], options: DocumentOptions) -> list[Item]:
-    """The items of a book, where what names the source language names the target."""
+def _with_language(text: str, options: DocumentOptions) -> str:
+    """The text, where what names the source language names the target."""
     code = re.escape(re.split("[-_]", options.language)[0])
-    of_tag = re.compile(rf"""(\sxml:lang\s*=\s*["']){code}(?:[-_]\w++)*+(?=["'])""", re.IGNORECASE)
-    of_book = re.compile(rf"(\s*){code}(?:[-_]\w{{1,20}}){{0,3}}(\s*)", re.IGNORECASE)
-    found: list[Item] = []
-    is_language = False
-    for item in items:
-        if isinstance(item, Tag) and item.kind == "cut" and code:
-            markup = item.markup
-            if is_language and (named := of_book.fullmatch(markup)):
-                markup = f"{named[1]}{options.target}{named[2]}"
-            is_language = re.match(r"<(?:\w{1,20}:)?language[\s>]", markup) is not None
-            item = replace(item, markup=of_tag.sub(lambda match: match[1] + options.target, markup))
-        found.append(item)
-    return found
+    if not code or not options.target:
+        return text
+    of_book = re.compile(
+        rf"(<(?:\w{{1,20}}:)?language(?:\s[^<>]*+)?>\s*){code}(?:[-_]\w{{1,20}}){{0,3}}(?=\s*<)", re.IGNORECASE
+    )
+    text = of_book.sub(lambda match: match[1] + options.target, text)
+    return with_target_named(text, options, "xml:lang", _TAG)
 
 
 def _in_order(files: Files) -> Files:

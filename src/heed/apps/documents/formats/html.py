@@ -23,6 +23,7 @@ from heed.apps.documents.formats.html_tokens import CDATA, END_OF_CDATA, end_of_
 from heed.apps.documents.formats.words_in_markup import WordsInMarkup, divide_words, with_words
 from heed.apps.documents.text.halves import Half, divided, rejoined
 from heed.apps.documents.text.items import Item, Tag, as_cut
+from heed.apps.documents.text.translation import DocumentOptions
 from heed.text.character_references import resolved
 
 MAX_NOTE = 8  # tokens of a note's number
@@ -40,8 +41,7 @@ _TEMPLATE = re.compile(r"\{{2,3}[^{}]{1,500}\}{2,3}|\{%[^{}]{1,500}%\}")
 _SPELLED = re.compile(r"&(?:#[xX]?[0-9a-fA-F]{1,20}|[A-Za-z][A-Za-z0-9]{1,31})?;?|[<>\xa0]")
 _AFTER_REFERENCE = 40  # characters that decide where a reference without a semicolon ends
 _CONTENT_LANGUAGE = re.compile(r"""\shttp-equiv\s*=\s*["']?content-language\b""", re.IGNORECASE)
-# The rest of a value that begins with a language. As \w holds "_" too, repeats that give back would try every division.
-_REGION = r"""(?:[-_]\w++)*+(?=["'\s/>])"""
+_ALL = re.compile(r"[\s\S]++")
 _ID = re.compile(r"""\sid\s*=\s*(?:"[^"]*"|'[^']*'|[^\s"'>]+)""", re.IGNORECASE)
 _UNTRANSLATED = re.compile(
     r"""\stranslate\s*=\s*["']?no\b|\sclass\s*=\s*(?:["'][^"']*)?\bnotranslate\b""", re.IGNORECASE
@@ -285,13 +285,8 @@ def _spellings(text: str, whole: str) -> Iterator[tuple[int, Tag]]:
         length += len(words)
 
 
-def with_target_language(items: list[Item], source: str, target: str) -> list[Item]:
+def with_target_language(items: list[Item], options: DocumentOptions) -> list[Item]:
     """The items, where what names the source language in `lang`, `xml:lang` or Content-Language names the target."""
-    code = re.escape(re.split("[-_]", source)[0])
-    if not code:
-        return items
-    named = re.compile(rf"""(\s(?:xml:)?lang\s*=\s*["']?){code}{_REGION}""", re.IGNORECASE)
-    content = re.compile(rf"""(\scontent\s*=\s*["']?){code}{_REGION}""", re.IGNORECASE)
     changed: list[Item] = []
     for item in items:
         if isinstance(item, Tag) and item.markup.startswith("<") and item.name not in ("!", "!--", *CODE, *SKIPPED):
@@ -299,11 +294,22 @@ def with_target_language(items: list[Item], source: str, target: str) -> list[It
             end = end_of_tag(item.markup, 1)
             if end == len(item.markup) or item.name in RAW:
                 is_content = item.name == "meta" and _CONTENT_LANGUAGE.search(item.markup)
-                pattern = content if is_content else named
-                tag = pattern.sub(lambda match: match[1] + target, item.markup[:end])
+                tag = with_target_named(item.markup[:end], options, "content" if is_content else "(?:xml:)?lang")
                 item = replace(item, markup=tag + item.markup[end:]) if tag != item.markup[:end] else item
         changed.append(item)
     return changed
+
+
+def with_target_named(text: str, options: DocumentOptions, attribute: str, tag: re.Pattern[str] = _ALL) -> str:
+    """The text, where these tags name the target if they name the source language in attributes of these names."""
+    code = re.split("[-_]", options.language)[0]
+    if not code or not options.target:
+        return text
+    # As \w holds "_" too, repeats that give back would try every division.
+    named = re.compile(
+        rf"""(\s(?:{attribute})\s*=\s*["']?){re.escape(code)}(?:[-_]\w++)*+(?=["'\s/>])""", re.IGNORECASE
+    )
+    return tag.sub(lambda match: named.sub(lambda own: own[1] + options.target, match[0]), text)
 
 
 def _is_line_end(tag: Tag) -> bool:

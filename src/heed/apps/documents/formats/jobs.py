@@ -72,7 +72,7 @@ def text_job(text: str, format: Format, options: DocumentOptions, *, codec: str 
     items = [*(yield from job(items, options)), *left]
     if format != "html":
         return write(items)
-    return write_html(with_target_language(items, options.language, options.target) if options.target else items, codec)
+    return write_html(with_target_language(items, options), codec)
 
 
 def document_job(

@@ -4,10 +4,8 @@ import re
 from dataclasses import replace
 
 from heed.apps.documents.formats.packages import check_length, read_files, write_files
-from heed.apps.documents.formats.texts import texts_job
-from heed.apps.documents.formats.xml_texts import XMLRules, read_texts, write_texts
-from heed.apps.documents.formats.xml_tokens import XMLToken, read_xml
-from heed.apps.documents.text.items import Item, Tag
+from heed.apps.documents.formats.xml_texts import XMLRules, texts_of
+from heed.apps.documents.formats.xml_tokens import XMLToken, parts_job, read_parts
 from heed.apps.documents.text.translation import DocumentJob, DocumentOptions
 from heed.errors import HeedError
 
@@ -15,6 +13,8 @@ _PARTS = ("content.xml", "styles.xml")
 _KEPT = frozenset("ruby-text tracked-changes note-citation binary-data script math creator date".split())
 _INLINE = frozenset("span a ruby ruby-base meta bookmark-ref reference-ref sequence-ref".split())
 _DESCRIPTIONS = frozenset(("title", "desc"))
+_TAG = re.compile(r"<[^<>!?/][^<>]*+>")
+_COUNTRY = re.compile(r'(\sfo:country=")[A-Za-z0-9]{2,3}(")')
 
 
 def _is_kept(token: XMLToken) -> bool:
@@ -47,31 +47,24 @@ def odf_job(content: bytes, options: DocumentOptions, *, name: str, max_text: in
         )
     if b"encryption-data" in by_name.get("META-INF/manifest.xml", b""):
         raise HeedError(f"{name}: has a password; save it without one.")
-    parts = {part: by_name[part] for part in _PARTS if part in by_name}
-    check_length(files, parts, max_text, name)
-    documents = {part: read_xml(data, name=f"{name}: {part}") for part, data in parts.items()}
+    check_length(files, _PARTS, max_text, name)
     rules = _RULES if options.attributes else replace(_RULES, texts=_RULES.texts - _DESCRIPTIONS)
-    texts = [read_texts(document, rules) for document in documents.values()]
-    found = yield from texts_job(texts, options)
-    changed = {
-        part: document.encode(write_texts(_with_language(items, options)))
-        for (part, document), items in zip(documents.items(), found, strict=True)
+    texts = {
+        part: (document, list(texts_of(document, rules))) for part, document in read_parts(files, _PARTS, name).items()
     }
-    return write_files(files, changed)
+    return write_files(files, (yield from parts_job(texts, options, lambda _, text: _with_language(text, options))))
 
 
-def _with_language(items: list[Item], options: DocumentOptions) -> list[Item]:
-    """The items, where styles that name the source language name the target, for the spelling checker."""
+def _with_language(text: str, options: DocumentOptions) -> str:
+    """The text, where styles that name the source language name the target, for the spelling checker."""
     code = re.escape(re.split("[-_]", options.language)[0])
     if not options.target or not code:
-        return items
+        return text
     target, _, region = options.target.replace("_", "-").partition("-")
     language = re.compile(rf'(\sfo:language="){code}(")')
-    country = re.compile(r'(\sfo:country=")[A-Za-z0-9]{2,3}(")')
-    found: list[Item] = []
-    for item in items:
-        if isinstance(item, Tag) and item.kind == "cut" and language.search(item.markup):
-            markup = language.sub(rf"\g<1>{target}\2", item.markup)
-            item = Tag("cut", country.sub(rf"\g<1>{region or 'none'}\2", markup))
-        found.append(item)
-    return found
+
+    def named(tag: re.Match[str]) -> str:
+        markup = language.sub(rf"\g<1>{target}\2", tag[0])
+        return tag[0] if markup == tag[0] else _COUNTRY.sub(rf"\g<1>{region or 'none'}\2", markup)
+
+    return _TAG.sub(named, text)

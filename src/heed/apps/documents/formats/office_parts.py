@@ -1,55 +1,36 @@
 """The parts of an Office document with texts: which they are, and how all of them are translated at once."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 
-from heed.apps.documents.formats.html import spelled_words, write_value
+from heed.apps.documents.formats.html import spelled_words, with_target_named, write_value
 from heed.apps.documents.formats.office_runs import Runs, read_runs
-from heed.apps.documents.formats.packages import Files, write_files
-from heed.apps.documents.formats.texts import Edit, Text, texts_job
+from heed.apps.documents.formats.packages import Files
+from heed.apps.documents.formats.texts import Text
 from heed.apps.documents.formats.xml_tokens import XMLDocument, XMLToken, of_characters, read_xml
 from heed.apps.documents.text.items import Item
-from heed.apps.documents.text.translation import DocumentJob, DocumentOptions
+from heed.apps.documents.text.translation import DocumentOptions
 from heed.errors import HeedError
 
 _DRAWING = ("http://schemas.openxmlformats.org/drawingml/2006/main", "http://purl.oclc.org/ooxml/drawingml/main")
+_OF_RUN = re.compile(r"<\w{1,20}:rPr\s[^<>]*+>")
 _DESCRIPTION = re.compile(r"""\s(?:descr|title|alt)\s*=\s*("[^"]*"|'[^']*')""")
-
-
-TextsOf = Callable[[XMLDocument, DocumentOptions], Iterator[Text]]
-
-
-def texts_in_parts_job(
-    files: Files, parts: Mapping[str, TextsOf], options: DocumentOptions, *, name: str
-) -> DocumentJob:
-    """The package with the texts of its parts in the other language."""
-    documents = {
-        entry.filename: read_xml(data, name=f"{name}: {entry.filename}")
-        for entry, data in files
-        if entry.filename in parts
-    }
-    texts = [(part, text) for part, texts_of in parts.items() for text in texts_of(documents[part], options)]
-    found = yield from texts_job([text.items for _, text in texts], options)
-    edits: dict[str, list[Edit]] = {part: [] for part in parts}
-    for (part, text), items in zip(texts, found, strict=True):
-        edits[part].append(text.edit(items))
-    return write_files(files, {part: documents[part].edited(edits[part]) for part in parts if edits[part]})
 
 
 def drawn_texts(document: XMLDocument, options: DocumentOptions) -> Iterator[Text]:
     """The paragraphs of a drawing, and the descriptions of pictures."""
-    language = (re.split("[-_]", options.language)[0], options.target)
 
-    def paragraph(runs: Runs) -> Callable[[list[Item]], str]:
-        return lambda items: runs.write(items, language=language)
+    def writer(runs: Runs) -> Callable[[list[Item]], str]:
+        # Runs name their language for the spelling checker.
+        return lambda items: with_target_named(runs.write(items), options, "lang", _OF_RUN)
 
     for place, token in enumerate(document.tokens):
         if token.kind != "open":
             continue
         space, _, local = token.name.rpartition(" ")
         if local == "p" and space in _DRAWING and (runs := read_runs(document, place)):
-            yield runs.text(document, paragraph(runs))
+            yield runs.text(document, writer(runs))
         elif local == "cNvPr" and options.attributes:
             yield from descriptions(token)
 

@@ -84,15 +84,8 @@ class Runs:
         start, end = document.at(self.start + 1), document.at(self.end)
         return Text(start=start, end=end, items=self.items, write=write, raw=document.content(self.start))
 
-    def write(self, items: list[Item], *, language: tuple[str, str] = ("", ""), keeps_spaces: bool = False) -> str:
-        """The content of its element with these items.
-
-        language: the source's code, and what its name becomes. keeps_spaces: the element of words says that
-        spaces count.
-        """
-        named = re.compile(
-            rf"""(\slang\s*=\s*["']){re.escape(language[0])}(?:[-_]\w{{1,10}}){{0,3}}(?=["'])""", re.IGNORECASE
-        )
+    def write(self, items: list[Item], *, keeps_spaces: bool = False) -> str:
+        """The content of its element with these items. keeps_spaces: the element of words says that spaces count."""
         parts: list[str] = []
         words: list[Item] = []
         current = self.plain
@@ -100,8 +93,6 @@ class Runs:
         def end_run() -> None:
             if text := write_xml(words):
                 opening, closing = self.formats[current]
-                if all(language):
-                    opening = named.sub(lambda match: match[1] + language[1], opening)
                 if keeps_spaces and text != text.strip() and "xml:space" not in opening:
                     opening = f'{opening[:-1]} xml:space="preserve">'
                 parts.append(f"{opening}{text}{closing}")

@@ -1,7 +1,8 @@
 """PowerPoint's .pptx: the paragraphs of slides and notes, tables among them; all other files keep their bytes."""
 
-from heed.apps.documents.formats.office_parts import drawn_texts, parts_of_types, texts_in_parts_job, types_of
-from heed.apps.documents.formats.packages import check_length, read_files
+from heed.apps.documents.formats.office_parts import drawn_texts, parts_of_types, types_of
+from heed.apps.documents.formats.packages import check_length, read_files, write_files
+from heed.apps.documents.formats.xml_tokens import parts_job, read_parts
 from heed.apps.documents.text.translation import DocumentJob, DocumentOptions
 from heed.errors import HeedError
 
@@ -13,4 +14,6 @@ def pptx_job(content: bytes, options: DocumentOptions, *, name: str, max_text: i
     if not parts and not any("presentationml" in kind for kind in types_of(files, name).values()):
         raise HeedError(f"{name}: no .pptx document: it holds no slides.")
     check_length(files, parts, max_text, name)
-    return (yield from texts_in_parts_job(files, dict.fromkeys(parts, drawn_texts), options, name=name))
+    documents = read_parts(files, parts, name)
+    texts = {part: (document, list(drawn_texts(document, options))) for part, document in documents.items()}
+    return write_files(files, (yield from parts_job(texts, options)))

@@ -1,6 +1,7 @@
 """Texts at places of a document: each is translated as a text of its own, and all other bytes of the document stay."""
 
 import re
+from bisect import bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -26,6 +27,40 @@ class Edit(NamedTuple):
     text: str
 
 
+class Span(NamedTuple):
+    """A stretch of a document as the markup of a tag: it is written with what has changed in it."""
+
+    start: int
+    end: int
+
+
+class Edits:
+    """What becomes of a document whose texts may stand within each other: inner ones are added before outer ones."""
+
+    def __init__(self, document: str):
+        self.document = document
+        self._edits: list[Edit] = []  # the last one first
+
+    def add(self, edit: Edit) -> None:
+        """Adds an edit, which has been written with those within it."""
+        del self._edits[self._within(Span(edit.start, edit.end))]
+        insort(self._edits, edit, key=lambda edit: -edit.start)
+
+    def _within(self, span: Span) -> slice:
+        """The place of the edits in a span."""
+        return slice(*(bisect_right(self._edits, -place, key=lambda edit: -edit.start) for place in reversed(span)))
+
+    def changed(self, span: Span) -> str:
+        parts, last = [], span.start
+        for edit in reversed(self._edits[self._within(span)]):
+            parts += [self.document[last : edit.start], edit.text]
+            last = edit.end
+        return "".join([*parts, self.document[last : span.end]])
+
+    def written(self) -> str:
+        return self.changed(Span(0, len(self.document)))
+
+
 Key = tuple[str | int, ...]  # the keys of a text in its file, outermost first
 
 
@@ -49,6 +84,18 @@ class Text:
     def edit(self, items: list[Item]) -> Edit:
         """The document's change that writes these items; none if they are those that stand there."""
         return Edit(self.start, self.end, self.raw if flat(items) == flat(self.items) else self.write(items))
+
+    def put(self, items: list[Item], edits: Edits) -> None:
+        """Puts these items in the place of the text, with what has changed within them."""
+        if flat(items) == flat(self.items):
+            edits.add(Edit(self.start, self.end, edits.changed(Span(self.start, self.end))))
+            return
+        whole = [
+            replace(item, markup=edits.changed(item.markup)) if isinstance(item, Tag) and isinstance(item.markup, Span)
+            else item
+            for item in items
+        ]  # fmt: skip
+        edits.add(Edit(self.start, self.end, self.write(whole)))
 
 
 def edited(document: str, edits: Iterable[Edit]) -> str:
@@ -114,8 +161,7 @@ def keyed_texts_job(
     # A key may stand in a file twice.
     made: dict[int, str] = {}
     for text, items in zip(asked, (yield from texts_job([text.items for text in asked], options)), strict=True):
-        _, _, written = text.edit(items)
-        made[text.start] = in_order(text.raw, written, FORMAT, can_number=text.can_number) or text.raw
+        made[text.start] = _with_directives(text, items)
     edits: list[Edit] = []
     for text in texts:
         earlier_items = known.get(text.key)
@@ -126,6 +172,14 @@ def keyed_texts_job(
         earlier_items = known.get(key) or known.get(text.key)
         edits.append(text.sibling(key[-1], made[text.start] if earlier_items is None else text.write(earlier_items)))
     return edits
+
+
+def _with_directives(text: Text, items: list[Item]) -> str:
+    """What stands in the place of a text, given its translation."""
+    words = write_text(items)
+    ordered = in_order(write_text(text.items), words, FORMAT, can_number=text.can_number)
+    written = text.raw if ordered is None else text.edit(items).text
+    return written if ordered in (None, words) else in_order(text.raw, written, FORMAT) or text.raw
 
 
 # The last key of the form of a plural: i18next's file_one, or one in what Rails and Android have for a plural.

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from heed.apps.documents.formats.texts import Edit, texts_job
-from heed.apps.documents.formats.words_in_markup import WordsInMarkup
 from heed.apps.documents.formats.xml_texts import TextReader, XMLRules
 from heed.apps.documents.formats.xml_tokens import XMLDocument, XMLToken, read_xml, write_xml
 from heed.apps.documents.text.items import Tag, paired
@@ -54,7 +53,7 @@ def xliff_job(content: bytes, options: DocumentOptions, *, name: str, max_text: 
         earlier = read_xml(options.earlier, name="the earlier file")
         known = {unit.key: earlier.content(unit.target) for unit in _units(earlier) if _is_translated(earlier, unit)}
     units = [unit for unit in _units(document) if not _is_translated(document, unit)]
-    reader = TextReader(document, _RULES, WordsInMarkup(document.text))
+    reader = TextReader(document, _RULES)
     tokens = document.tokens
     texts = [
         [] if unit.key in known else paired(reader.text(unit.segments + 1, tokens[unit.segments].end), _code)
@@ -91,7 +90,7 @@ def xliff_job(content: bytes, options: DocumentOptions, *, name: str, max_text: 
 
 
 def _code(tag: Tag) -> tuple[str, bool] | None:
-    """Of a code that begins or ends a format: which format, and whether it begins it."""
+    """The format that a code begins or ends, and whether it begins it; None for other tags."""
     if tag.name not in _BEGINS | _ENDS:
         return None
     ids = _ID.findall(str(tag.markup).partition(">")[0])

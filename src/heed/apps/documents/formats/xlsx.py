@@ -8,11 +8,11 @@ import re
 from collections.abc import Callable, Iterator
 from html import unescape
 
-from heed.apps.documents.formats.office_parts import TextsOf, drawn_texts, parts_of_types, texts_in_parts_job
+from heed.apps.documents.formats.office_parts import drawn_texts, parts_of_types
 from heed.apps.documents.formats.office_runs import Runs, read_runs
-from heed.apps.documents.formats.packages import check_length, read_files
+from heed.apps.documents.formats.packages import check_length, read_files, write_files
 from heed.apps.documents.formats.texts import Text
-from heed.apps.documents.formats.xml_tokens import XMLDocument, XMLToken, words_of
+from heed.apps.documents.formats.xml_tokens import XMLDocument, XMLToken, parts_job, read_parts, words_of
 from heed.apps.documents.text.items import Item, Tag
 from heed.apps.documents.text.translation import DocumentJob, DocumentOptions
 from heed.errors import HeedError
@@ -38,16 +38,15 @@ def xlsx_job(content: bytes, options: DocumentOptions, *, name: str, max_text: i
         raise HeedError(f"{name}: no .xlsx document: it holds no worksheet.")
     compared = _compared([by_name[part] for part in (*sheets, *parts_of_types(files, _COMPARED, name))])
 
-    def cells(document: XMLDocument, options: DocumentOptions) -> Iterator[Text]:
-        return _cells(document, compared)
-
-    parts: dict[str, TextsOf] = {
-        part: cells for part in parts_of_types(files, ("sharedStrings+xml", "comments+xml"), name)
+    drawings = parts_of_types(files, ("drawing+xml",), name)
+    strings = parts_of_types(files, ("sharedStrings+xml", "comments+xml"), name)
+    strings += [part for part in sheets if b"inlineStr" in by_name[part]]
+    check_length(files, {*strings, *drawings, *sheets}, max_text, name)
+    texts = {
+        part: (document, list(drawn_texts(document, options) if part in drawings else _cells(document, compared)))
+        for part, document in read_parts(files, {*strings, *drawings}, name).items()
     }
-    parts |= {part: cells for part in sheets if b"inlineStr" in by_name[part]}
-    parts |= {part: drawn_texts for part in parts_of_types(files, ("drawing+xml",), name)}
-    check_length(files, {*parts, *sheets}, max_text, name)
-    return (yield from texts_in_parts_job(files, parts, options, name=name))
+    return write_files(files, (yield from parts_job(texts, options)))
 
 
 def _compared(parts: list[bytes]) -> set[str]:

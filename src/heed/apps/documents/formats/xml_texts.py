@@ -3,10 +3,10 @@
 A text within another one, such as a note's, is translated as one of its own.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from heed.apps.documents.formats.words_in_markup import WordsInMarkup, divide_words, with_words
+from heed.apps.documents.formats.texts import Span, Text
 from heed.apps.documents.formats.xml_tokens import XMLDocument, XMLToken, words_of, write_xml
 from heed.apps.documents.text.items import Item, Tag
 
@@ -29,42 +29,29 @@ class XMLRules:
     spaces: frozenset[str] = frozenset()  # that stand for white space
 
 
-def read_texts(document: XMLDocument, rules: XMLRules) -> list[Item]:
-    """The document as items; `write_texts` puts them together again."""
-    inner = WordsInMarkup(document.text)
-    items = TextReader(document, rules, inner).between(0, len(document.tokens))
-    return [*items, *inner.items]
-
-
-def write_texts(items: list[Item]) -> str:
-    """The document with the words of its texts, those within others too."""
-    own, words = divide_words(items)
-    return with_words(write_xml(own), words, lambda words, style, source: write_xml(words))
+def texts_of(document: XMLDocument, rules: XMLRules) -> Iterator[Text]:
+    """The texts of a document in its order; those within another one come behind it."""
+    reader, place = TextReader(document, rules), 0
+    while place < len(document.tokens):
+        token = document.tokens[place]
+        if token.kind == "open" and rules.is_kept(token):
+            place = token.end
+        elif token.kind == "open" and token.local in rules.texts and place + 1 < token.end:
+            yield Text(
+                start=document.at(place + 1),
+                end=document.at(token.end),
+                items=reader.text(place + 1, token.end),
+                write=write_xml,
+            )
+        place += 1
 
 
 @dataclass(frozen=True)
 class TextReader:
-    """Reads parts of a document. inner: takes the texts that stand within others."""
+    """Reads parts of a document."""
 
     document: XMLDocument
     rules: XMLRules
-    inner: WordsInMarkup
-
-    def between(self, first: int, stop: int) -> list[Item]:
-        """The items from one place to another that is in no text."""
-        tokens, rules = self.document.tokens, self.rules
-        items: list[Item] = []
-        place = first
-        while place < stop:
-            token = tokens[place]
-            if token.kind == "open" and token.local in rules.texts:
-                items += [Tag("cut", token.markup), *self.text(place + 1, token.end)]
-                place = token.end
-                continue
-            after = token.end + 1 if token.kind == "open" and rules.is_kept(token) else place + 1
-            items.append(Tag("cut", self.document.raw(place, after)))
-            place = after
-        return items
 
     def text(self, first: int, stop: int) -> list[Item]:
         """The items of a text."""
@@ -90,7 +77,7 @@ class TextReader:
         return items
 
     def thing(self, place: int) -> Tag:
-        """An element that stands between words, with marks for the texts in it."""
+        """An element that stands between words; there may be texts in it."""
         tokens, rules = self.document.tokens, self.rules
         token = tokens[place]
         raw = self.document.raw(place, token.end + 1)
@@ -104,14 +91,4 @@ class TextReader:
         if not any(one.kind == "open" and one.local in rules.texts for one in within):
             shown = "".join(one.markup for one in within if one.kind == "text")
             return Tag("atom", raw, token.local, shown if len(shown) <= MAX_KEPT else "")
-        parts: list[str] = []
-        words: list[Item] = []
-        for item in [*self.between(place, token.end + 1), Tag("cut", "")]:
-            if isinstance(item, str) or item.kind != "cut":
-                words.append(item)
-                continue
-            if words:
-                parts.append(self.inner.mark(words, write_xml(words)))
-                words = []
-            parts.append(item.markup)
-        return Tag("atom", "".join(parts), token.local)
+        return Tag("atom", Span(self.document.at(place), self.document.at(token.end + 1)), token.local)

@@ -1,16 +1,18 @@
 """XML as its tags and the texts between them, so that a document can be edited in place: all other bytes stay."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Protocol
 from xml.parsers import expat
 
 from heed.apps.documents.formats.charsets import MARKS
 from heed.apps.documents.formats.html import spelled_words, write_elements
 from heed.apps.documents.formats.html_tokens import CDATA, END_OF_CDATA
-from heed.apps.documents.formats.texts import Edit, edited
+from heed.apps.documents.formats.packages import Files
+from heed.apps.documents.formats.texts import Edit, Edits, edited, texts_job
 from heed.apps.documents.text.items import Item, Tag
+from heed.apps.documents.text.translation import DocumentOptions, TranslationJob
 from heed.errors import HeedError
 
 MAX_DEPTH = 256  # elements within each other
@@ -89,6 +91,45 @@ def read_xml(content: bytes, *, name: str) -> XMLDocument:
         token.start = length
         length += len(token.markup)
     return XMLDocument(text, tokens, mark, codec)
+
+
+def read_parts(files: Files, parts: Container[str], name: str) -> dict[str, XMLDocument]:
+    """The files of a package that are among these parts."""
+    return {
+        entry.filename: read_xml(data, name=f"{name}: {entry.filename}")
+        for entry, data in files
+        if entry.filename in parts
+    }
+
+
+class Placed(Protocol):
+    """A text at its place, or several."""
+
+    @property
+    def items(self) -> list[Item]: ...
+
+    def put(self, items: list[Item], edits: Edits) -> None: ...
+
+
+def parts_job(
+    parts: Mapping[str, tuple[XMLDocument, Sequence[Placed]]],
+    options: DocumentOptions,
+    finish: Callable[[str, str], str] = lambda _, text: text,
+) -> TranslationJob[dict[str, bytes]]:
+    """The parts of a package with their texts, each in the order of its document, in the other language.
+
+    All are asked for at once, which a search translates faster than one after the other. finish: what becomes of the
+    text of a part, by its name.
+    """
+    texts = [text for _, own in parts.values() for text in own]
+    found = iter((yield from texts_job([text.items for text in texts], options)))
+    changed: dict[str, bytes] = {}
+    for name, (document, own) in parts.items():
+        edits = Edits(document.text)
+        for text, items in reversed([(text, next(found)) for text in own]):
+            text.put(items, edits)
+        changed[name] = document.encode(finish(name, edits.written()))
+    return changed
 
 
 def _tokens(data: bytes, name: str) -> list[XMLToken]:
