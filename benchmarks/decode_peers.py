@@ -34,7 +34,7 @@ from heed.apps.exchange import ctranslate2 as ctranslate2_format
 from heed.apps.exchange import huggingface
 from heed.apps.exchange.tokenizers import piece_names
 from heed.backends.choice import prepack
-from heed.decoding.beam import search
+from heed.decoding.beam import SearchPlan, search
 from heed.decoding.parallel import parallel_search
 from heed.decoding.settings import DecodingSettings
 from heed.decoding.stream import Source
@@ -128,8 +128,8 @@ def heed_engine(folder: ModelFolder, job: Job, precision: str, workers: str) -> 
 
     def run(sources: list[list[int]]) -> list[list[int]]:
         numbered = sorted((Source(i, ids) for i, ids in enumerate(sources)), key=lambda source: len(source.ids))
-        find = search if workers == "1x2" else parallel_search
-        results = find([ready], numbered, special, settings, n_sentences=job.batch)
+        plan = SearchPlan([ready], special, settings, n_sentences=job.batch)
+        results = search(plan, numbered) if workers == "1x2" else parallel_search(plan, numbered, text_of=None)
         found = dict(result for result in results if result is not None)
         return [list(found[i][0].ids) for i in range(len(sources))]
 

@@ -58,7 +58,6 @@ LONGER_FUNCTIONS = {
     "apps/translation/command.py:translate": 141,
     "apps/serving/command.py:serve": 107,
     "decoding/translator.py:stream": 112,
-    "decoding/distinct.py:distinct_search": 106,
 }
 
 

@@ -18,7 +18,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from tests.conftest import OTHERS, SPECIAL
-from tests.decoding.searches import token_log_probs
+from tests.decoding.searches import search, token_log_probs
 from tests.training.test_loss import r_drop
 from torch import Tensor
 
@@ -29,7 +29,7 @@ from heed.backends.protocol import FIRST_CAPACITY, SearchModel
 from heed.backends.reference_search import ReferenceSearchState
 from heed.data.batches.batch import Batch, make_batch
 from heed.data.batches.padded import PaddedBatch, padded
-from heed.decoding.beam import Hypothesis, search
+from heed.decoding.beam import Hypothesis
 from heed.decoding.settings import DecodingSettings
 from heed.decoding.stream import Source
 from heed.model.architecture import Architecture

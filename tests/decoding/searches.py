@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from hypothesis import strategies as st
 
-from heed.decoding.beam import search
+from heed.decoding import beam
 from heed.decoding.pairs import pair_log_probs
 from heed.decoding.stream import Source
 from heed.model.architecture import Architecture
@@ -35,6 +35,10 @@ SPELLED = dict(enumerate(LETTERS[: VOCAB_SIZE - 3], start=3))
 SPELLINGS = Spellings([(i, letters.encode()) for i, letters in SPELLED.items()], n_dropped_spaces=0)
 SOURCE = st.lists(st.integers(3, VOCAB_SIZE - 1), min_size=0, max_size=200)
 SHORT = st.lists(st.integers(3, VOCAB_SIZE - 1), min_size=0, max_size=8)
+
+
+def search(models, sources, special, settings, **options):
+    return beam.search(beam.SearchPlan(models, special, settings, **options), sources)
 
 
 def hypotheses_of(model, sources, options, *, prefixes=None, n_best=1, n_sentences=64, sampling=None):

@@ -19,7 +19,7 @@ from heed.backends.cpu.search import CpuSearchBackend
 from heed.backends.cpu.search_state import CpuSearchState
 from heed.data.batches.batch import make_batch
 from heed.data.batches.padded import PaddedBatch
-from heed.decoding.beam import FEW_STEPS, MANY_STEPS, Hypothesis, beam_search, search
+from heed.decoding.beam import FEW_STEPS, MANY_STEPS, Hypothesis, beam_search
 from heed.decoding.scoring import length_penalty
 from heed.decoding.settings import DecodingSettings
 from heed.decoding.stream import Source
@@ -31,6 +31,7 @@ from tests.decoding.searches import (
     SPELLINGS,
     VOCAB_SIZE,
     hypotheses_of,
+    search,
     sharp_model,
     token_log_probs,
 )

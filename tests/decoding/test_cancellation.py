@@ -6,12 +6,11 @@ from hypothesis import strategies as st
 
 from heed.backends.choice import fastest_precision
 from heed.backends.cpu.search import usable
-from heed.decoding.beam import search
 from heed.decoding.loading import prepack_models
 from heed.decoding.settings import DecodingSettings, SamplingSettings
 from heed.decoding.stream import Source
 from tests.conftest import SPECIAL, n_examples
-from tests.decoding.searches import MODEL, SOURCE, hypotheses_of
+from tests.decoding.searches import MODEL, SOURCE, hypotheses_of, search
 
 KERNELS = usable()
 INT8 = KERNELS and fastest_precision(MODEL, "cpu")[0] == "int8"

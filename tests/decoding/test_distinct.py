@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from heed.backends.cpu.search import usable
 from heed.decoding import distinct
+from heed.decoding.beam import SearchPlan
 from heed.decoding.distinct import distinct_search
 from heed.decoding.loading import prepack_models
 from heed.decoding.parallel import parallel_search
@@ -28,8 +29,8 @@ def first_ids(n: int):
 
 def lists_of(sources, options, *, n_best, text_of, searching=distinct_search, **changes):
     numbered = [Source(number, ids) for number, ids in enumerate(sources)]
-    results = searching([MODEL], numbered, SPECIAL, options, n_best=n_best, text_of=text_of, **changes)
-    found = dict(filter(None, results))
+    plan = SearchPlan([MODEL], SPECIAL, options, n_best=n_best, **changes)
+    found = dict(filter(None, searching(plan, numbered, text_of=text_of)))
     return [found[number] for number in range(len(sources))]
 
 
@@ -66,10 +67,10 @@ def test_a_list_holds_each_text_once_and_begins_as_a_plain_search_does(sources, 
 def test_too_short_lists_are_searched_again_twice_at_most_and_alone(monkeypatch):
     searched: list[tuple[int, list[int]]] = []
 
-    def watched(models, sources, special, options, **rest):
+    def watched(plan, sources):
         sources = list(sources)
-        searched.append((options.beam_size, [source.number for source in sources]))
-        return search(models, sources, special, options, **rest)
+        searched.append((plan.settings.beam_size, [source.number for source in sources]))
+        return search(plan, sources)
 
     search = distinct.search
     monkeypatch.setattr(distinct, "search", watched)
@@ -103,7 +104,8 @@ def test_a_list_waits_for_no_source_that_has_not_arrived():
         yield Source(1, [7])
 
     arrived: list[int] = []
-    for result in distinct_search([MODEL], sources(), SPECIAL, options, n_best=2, text_of=lambda hypothesis: ""):
+    plan = SearchPlan([MODEL], SPECIAL, options, n_best=2)
+    for result in distinct_search(plan, sources(), text_of=lambda hypothesis: ""):
         if result is not None:
             arrived.append(result[0])
     assert arrived == [0, 1]
@@ -125,9 +127,8 @@ def test_a_cancelled_sentence_is_not_searched_again():
 
     options = DecodingSettings(beam_size=2, max_extra_tokens=4)
     sources = [Source(number, ids) for number, ids in enumerate([[5], [6] * 8])]
-    results = distinct_search(
-        [MODEL], sources, SPECIAL, options, n_best=2, text_of=text_of, cancelled=lambda number: number in gone
-    )
+    plan = SearchPlan([MODEL], SPECIAL, options, n_best=2, cancelled=lambda number: number in gone)
+    results = distinct_search(plan, sources, text_of=text_of)
     assert [number for number, _ in filter(None, results)] == [0]
 
 

@@ -10,7 +10,7 @@ import torch
 from heed.backends.choice import prepack
 from heed.backends.cpu.build import has_int8, has_tiles, library
 from heed.data.batches.batch import make_batch
-from heed.decoding.beam import beam_search, search
+from heed.decoding.beam import beam_search
 from heed.decoding.settings import DecodingSettings, SamplingSettings
 from heed.decoding.stream import Source
 from heed.errors import HeedError
@@ -19,7 +19,7 @@ from heed.model.transformer import Transformer
 from heed.model_folder import ModelCard, save_model
 from heed.text.prefix import Prefix
 from tests.conftest import SPECIAL
-from tests.decoding.searches import token_log_probs
+from tests.decoding.searches import search, token_log_probs
 
 PRECISIONS = [
     "fp32",

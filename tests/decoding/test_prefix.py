@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from heed.backends.cpu.build import has_int8, library
 from heed.data.batches.batch import make_batch
-from heed.decoding.beam import search
 from heed.decoding.scoring import length_penalty
 from heed.decoding.settings import DecodingSettings, SamplingSettings
 from heed.decoding.stream import Source
@@ -18,7 +17,7 @@ from heed.errors import HeedError
 from heed.text.numbers import english, german
 from heed.text.prefix import Spellings
 from tests.conftest import SPECIAL, n_examples
-from tests.decoding.searches import MODEL, SHORT, SPELLED, SPELLINGS, sharp_model, token_log_probs
+from tests.decoding.searches import MODEL, SHORT, SPELLED, SPELLINGS, search, sharp_model, token_log_probs
 from tests.decoding.test_translator import random_model
 
 TEXTS = [english(number) for number in (7, 987_654, 12, 55_555)]

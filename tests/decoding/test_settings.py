@@ -2,13 +2,13 @@
 
 import pytest
 
-from heed.decoding.beam import beam_search, search
+from heed.decoding.beam import beam_search
 from heed.decoding.scoring import length_penalty
 from heed.decoding.settings import DecodingSettings, SamplingSettings
 from heed.decoding.stream import Source, maximum_length
 from heed.errors import HeedError
 from tests.conftest import SPECIAL
-from tests.decoding.searches import MODEL, hypotheses_of, sharp_model
+from tests.decoding.searches import MODEL, hypotheses_of, search, sharp_model
 from tests.decoding.test_not_finite import Anything
 
 

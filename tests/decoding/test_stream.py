@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heed.decoding import stream
-from heed.decoding.beam import search
 from heed.decoding.settings import DecodingSettings, SamplingSettings
 from heed.decoding.stream import SearchMemory, Source, SourceQueue, maximum_length, search_in_order
 from heed.errors import HeedError
@@ -17,7 +16,7 @@ from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
 from heed.text.prefix import Prefix
 from tests.conftest import SPECIAL
-from tests.decoding.searches import MODEL
+from tests.decoding.searches import MODEL, search
 
 
 def test_a_target_is_as_long_as_the_settings_say_but_never_shorter_than_its_source_demands():

@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 
 from heed.data.batches.batch import make_batch
 from heed.data.batches.padded import PaddedBatch
-from heed.decoding.beam import beam_search, search
+from heed.decoding.beam import beam_search
 from heed.decoding.settings import DecodingSettings, SamplingSettings
 from heed.decoding.stream import Source
 from heed.text.prefix import Prefix
 from heed.text.tokenizer import SpecialIds
 from tests.conftest import SPECIAL, n_examples
-from tests.decoding.searches import MODEL, SHORT, VOCAB_SIZE, hypotheses_of, token_log_probs
+from tests.decoding.searches import MODEL, SHORT, VOCAB_SIZE, hypotheses_of, search, token_log_probs
 
 SOURCE_IDS = [5, 9, 11]
 ONE_TOKEN = DecodingSettings(beam_size=1, max_tokens=1)

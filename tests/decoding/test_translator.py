@@ -21,7 +21,6 @@ from sacrebleu.metrics.chrf import CHRF
 import heed
 from heed.backends.cpu.build import has_int8, has_tiles, library
 from heed.data.batches.batch import make_batch
-from heed.decoding.beam import search
 from heed.decoding.settings import DecodingSettings, SamplingSettings
 from heed.decoding.stream import Source
 from heed.decoding.translation import Translation
@@ -32,6 +31,7 @@ from heed.model.transformer import Transformer
 from heed.model_folder import ModelCard, save_model
 from heed.text.numbers import english
 from heed.training.validation import cross_entropy
+from tests.decoding.searches import search
 
 PRECISIONS = [
     "fp32",

@@ -16,13 +16,14 @@ from heed.backends.gpu.search import GpuSearchBackend, GpuSearchState, _half_of_
 from heed.backends.gpu.slots import Slots
 from heed.backends.modules import search_backend_for
 from heed.backends.reference_search import ReferenceSearchBackend
-from heed.decoding.beam import Hypothesis, search
+from heed.decoding.beam import Hypothesis
 from heed.decoding.settings import DecodingSettings, SamplingSettings
 from heed.decoding.stream import Source, _free_bytes
 from heed.errors import HeedError
 from heed.model.transformer import Transformer
 from heed.text.prefix import Prefix
 from tests.conftest import SPECIAL
+from tests.decoding.searches import search
 from tests.gpu.conftest import architecture
 from tests.gpu.emulation import CUDA, emulated_cuda
 from tests.gpu.waits import CHOICE, JOINED, ONCE, SLOTS

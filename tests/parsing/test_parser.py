@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heed.decoding.beam import Hypothesis, search
+from heed.decoding.beam import Hypothesis
 from heed.decoding.loading import prepack_models
 from heed.decoding.settings import DecodingSettings
 from heed.decoding.stream import Source, maximum_length
@@ -26,6 +26,7 @@ from heed.parsing.treebank import constituents, files_of, substitute_constituent
 from heed.parsing.trees import MAX_DEPTH, ROOT, LinearisationSettings, Tree, depth, linearise, read_trees, restore
 from heed.text.tokenizer import TokenizerSettings, train_tokenizer
 from tests.conftest import n_examples
+from tests.decoding.searches import search
 from tests.end_to_end.test_command_line import assert_one_clear_line
 from tests.parsing.corpus import RECIPE, parse_tree, write_treebank
 

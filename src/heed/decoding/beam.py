@@ -5,7 +5,7 @@ of them. Axes of arrays: sentence, beam, rank (of the n_best), tgt (positions be
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 
 import numpy as np
 
@@ -36,6 +36,38 @@ class Hypothesis:
     ended: bool
 
 
+@dataclass(frozen=True)
+class SearchPlan:
+    """A search of a stream of sources: by which models, for what, and how it keeps in touch with who feeds the stream.
+
+    models: of one vocabulary, in evaluation mode; they decide together, by the mean of their probabilities.
+    n_best: hypotheses of each source. It may exceed beam_size: more end during a search than it keeps unfinished ones.
+    n_sentences: the most that are searched at a time; None: as many as the device is good at.
+    sampling: draws each of the beam_size hypotheses independently, instead of searching.
+    constraint: no hypothesis has an id that it forbids; log-probabilities stay the model's own but for those of given
+        ids; prefixes, min_tokens and sampling cannot be combined with it.
+    wait: blocks until a source arrives.
+    cancelled: is asked every few steps, at most MANY_STEPS, about each number that is being searched. Where it says
+        yes, the sentence leaves the search and is never yielded; the results of the others stay the same.
+    n_waiting: one number, which whoever feeds the stream changes: how many sources wait to enter. While it is 0, the
+        search looks less often for the next source.
+    n_searches: how many threads search at once, each a stream of its own, and share the memory.
+    """
+
+    models: Sequence[SearchModel]
+    special: SpecialIds
+    settings: DecodingSettings
+    _: KW_ONLY
+    n_best: int = 1
+    n_sentences: int | None = None
+    sampling: SamplingSettings | None = None
+    constraint: Constraint | None = None
+    wait: Callable[[], object] = lambda: None
+    cancelled: Callable[[int], bool] | None = None
+    n_waiting: Ints | None = None
+    n_searches: int = 1
+
+
 def beam_search(
     model: SearchModel,
     sources: Sequence[Sequence[int]],
@@ -49,61 +81,33 @@ def beam_search(
     HeedError if the model is in training mode, or if n_best is less than 1.
     """
     numbered = [Source(number, ids) for number, ids in enumerate(sources)]
-    stream = search([model], numbered, special, settings, n_best=n_best, n_sentences=max(1, len(sources)))
-    results = dict(result for result in stream if result is not None)
+    plan = SearchPlan([model], special, settings, n_best=n_best, n_sentences=max(1, len(sources)))
+    results = dict(result for result in search(plan, numbered) if result is not None)
     return [results[number] for number in range(len(sources))]
 
 
-def search(
-    models: Sequence[SearchModel],
-    sources: Iterable[Source | None],
-    special: SpecialIds,
-    settings: DecodingSettings,
-    *,
-    n_best: int = 1,
-    n_sentences: int | None = None,
-    sampling: SamplingSettings | None = None,
-    constraint: Constraint | None = None,
-    wait: Callable[[], object] = lambda: None,
-    cancelled: Callable[[int], bool] | None = None,
-    n_waiting: Ints | None = None,
-    n_searches: int = 1,
-) -> Iterator[tuple[int, list[Hypothesis]] | None]:
+def search(plan: SearchPlan, sources: Iterable[Source | None]) -> Iterator[tuple[int, list[Hypothesis]] | None]:
     """Yields for each source, when it is done, its number and its `n_best` best hypotheses, best first, or fewer.
 
-    At most `n_sentences` are searched at a time, by default as many as the device is good at; one that is done makes
-    room for the next of the stream. None in the stream means that the next source has not arrived yet: the search
-    continues with those that it has. When it has none left, it yields None and calls `wait`, which blocks until a
-    source arrives.
-
-    n_best may exceed beam_size: more hypotheses end during a search than it keeps unfinished ones.
+    A sentence that is done makes room for the next of the stream. None in the stream means that the next source has not
+    arrived yet: the search continues with those that it has. When it has none left, it yields None and calls `wait`.
 
     A hypothesis ends when eos is among the beam_size best continuations of its sentence; the search continues with
     beam_size unfinished ones. It stops for a sentence as soon as no unfinished hypothesis can still enter the n_best,
     which never changes the result; with `early_stopping` also when beam_size hypotheses have ended, as a beam of 1
     always does. A hypothesis that reaches the maximum length without eos counts only where none has ended.
 
-    Several models decide together, by the mean of their probabilities. With `sampling`, each of the beam_size
-    hypotheses is drawn independently. With a `constraint`, no hypothesis has an id that it forbids; log-probabilities
-    stay the model's own but for those of given ids; prefixes, min_tokens and sampling cannot be combined with it.
-
-    `cancelled` is asked every few steps, at most MANY_STEPS, about each number that is being searched. Where it says
-    yes, the sentence leaves the search and is never yielded; the results of the others stay the same.
-
-    n_waiting: one number, which whoever feeds the stream changes: how many sources wait to enter. While it is 0, the
-    search looks less often for the next source.
-
-    All state belongs to the call: several threads may search with the same models at once, each with a stream of its
-    own. n_searches: how many do, and share the memory. HeedError if the logits are not finite, if a source needs more
-    memory than is free, if n_best is less than 1, or if a model is in training mode.
+    All state belongs to the call: several threads may search with the same models at once. HeedError if the logits are
+    not finite, if a source needs more memory than is free, if n_best is less than 1, or if a model is in training mode.
     """
-    check_n_best(n_best)
-    if any(model.training for model in models):
+    settings, special, cancelled, n_waiting = plan.settings, plan.special, plan.cancelled, plan.n_waiting
+    check_n_best(plan.n_best)
+    if any(model.training for model in plan.models):
         raise HeedError("a model in training mode would search with dropout; call model.eval() first.")
-    models = [searchable(model) for model in models]
+    models = [searchable(model) for model in plan.models]
     # Memory decides how many sentences fit at a time; each model keeps keys and values for as many.
-    memory = SearchMemory(models, settings, sampling, n_searches=n_searches)
-    n_sentences = memory.max_sentences(n_sentences)
+    memory = SearchMemory(models, settings, plan.sampling, n_searches=plan.n_searches)
+    n_sentences = memory.max_sentences(plan.n_sentences)
     backends = [search_backend(model) for model in models]
     states = [
         backend.search_state(model, n_sentences=n_sentences, beam_size=settings.beam_size)
@@ -111,8 +115,10 @@ def search(
     ]
     # All models have one vocabulary, so the first one's backend chooses for all.
     vocab_size, backend = models[0].vocab_size, backends[0]
-    choice = make_choice(settings, special, backend, vocab_size=vocab_size, sampling=sampling, constraint=constraint)
-    beams = BeamBatch(special, settings, choice, backend, n_best=n_best)
+    choice = make_choice(
+        settings, special, backend, vocab_size=vocab_size, sampling=plan.sampling, constraint=plan.constraint
+    )
+    beams = BeamBatch(special, settings, choice, backend, n_best=plan.n_best)
     queue = SourceQueue(sources, settings, memory, cancelled=cancelled)
     while True:
         # Sentences that are no longer wanted make room first.
@@ -132,7 +138,7 @@ def search(
             if queue.exhausted:
                 return
             yield None
-            wait()
+            plan.wait()
             continue
         # Several steps in one call where a kernel can, until a source may enter; else one step of all models.
         if queue.starved:

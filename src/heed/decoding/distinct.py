@@ -5,15 +5,12 @@ with wider beams. What a plain search finds stays first: a wider search only add
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from heed.backends.beam_account import Ints
 from heed.backends.choice import searchable
-from heed.backends.protocol import SearchModel
-from heed.decoding.beam import Hypothesis, search
-from heed.decoding.settings import MAX_BEAM_SIZE, DecodingSettings, SamplingSettings
+from heed.decoding.beam import Hypothesis, SearchPlan, search
+from heed.decoding.settings import MAX_BEAM_SIZE
 from heed.decoding.stream import SearchMemory, Source, maximum_length
-from heed.text.tokenizer import SpecialIds
 
 # Of the demo's model, a third of the lists of 4 hypotheses hold a text twice, and none of 8 spells fewer than 4 texts;
 # with early stopping 1 in 100 does. The eight cost a third more time than the four, and leave the first as it is.
@@ -24,19 +21,7 @@ MANY_SHORT, MAX_DELAY = 16, 64
 
 
 def distinct_search(
-    models: Sequence[SearchModel],
-    sources: Iterable[Source | None],
-    special: SpecialIds,
-    settings: DecodingSettings,
-    *,
-    n_best: int,
-    text_of: Callable[[Hypothesis], str] | None,
-    n_sentences: int | None = None,
-    sampling: SamplingSettings | None = None,
-    wait: Callable[[], object] = lambda: None,
-    cancelled: Callable[[int], bool] | None = None,
-    n_waiting: Ints | None = None,
-    n_searches: int = 1,
+    plan: SearchPlan, sources: Iterable[Source | None], *, text_of: Callable[[Hypothesis], str] | None
 ) -> Iterator[tuple[int, list[Hypothesis]] | None]:
     """Searches for hypotheses that spell different texts, each the best of those that spell its text.
 
@@ -44,12 +29,15 @@ def distinct_search(
 
     Samples are independent draws, so they stay as they are, as do all hypotheses without `text_of`.
     """
-    models = [searchable(model) for model in models]
+    plan = replace(plan, models=[searchable(model) for model in plan.models])
+    n_best = plan.n_best
     # A plain search suffices where texts cannot be equal, or may be.
-    plain = n_best == 1 or text_of is None or sampling is not None
+    if n_best == 1 or text_of is None or plan.sampling is not None:
+        yield from search(plan, sources)
+        return
+    # Sources are kept while they are searched, in case their lists come out too short.
     in_search: dict[int, Source] = {}
 
-    # Sources are kept while they are searched, in case their lists come out too short.
     def remember() -> Iterator[Source | None]:
         for source in sources:
             if source is not None:
@@ -57,50 +45,26 @@ def distinct_search(
             yield source
 
     def is_cancelled(number: int) -> bool:
-        assert cancelled is not None
-        if gone := cancelled(number):
+        assert plan.cancelled is not None
+        if gone := plan.cancelled(number):
             in_search.pop(number, None)
         return gone
 
-    # The first search keeps more hypotheses than texts are asked for.
-    results = search(
-        models,
-        sources if plain else remember(),
-        special,
-        settings,
-        n_best=n_best if plain else KEPT * n_best,
-        n_sentences=n_sentences,
-        sampling=sampling,
-        wait=wait,
-        cancelled=cancelled if plain or cancelled is None else is_cancelled,
-        n_waiting=n_waiting,
-        n_searches=n_searches,
-    )
-    if plain:
-        yield from results
-        return
-    # Short lists are searched again with wider beams, some sentences together.
-    assert text_of is not None
+    # The searches keep more hypotheses than texts are asked for.
+    keeping = replace(plan, n_best=KEPT * n_best, cancelled=None if plan.cancelled is None else is_cancelled)
 
+    # Short lists are searched again with wider beams, some sentences together.
     def again(short: list["_Short"]) -> Iterator[tuple[int, list[Hypothesis]]]:
         """Searches with wider and wider beams; the lists that are long enough, in the end all others too."""
-        for beam_size in dict.fromkeys(min(factor * settings.beam_size, MAX_BEAM_SIZE) for factor in WIDER):
+        beam_size = plan.settings.beam_size
+        for wider_beam in dict.fromkeys(min(factor * beam_size, MAX_BEAM_SIZE) for factor in WIDER):
             # A source that memory holds no wider beam for stays as it is.
-            wider = settings.model_copy(update={"beam_size": beam_size})
-            memory = SearchMemory(models, wider, None, n_searches=n_searches)
-            here = {one.source.number: one for one in short if memory.holds(maximum_length(one.source, wider))}
+            wider = replace(keeping, settings=plan.settings.model_copy(update={"beam_size": wider_beam}))
+            memory = SearchMemory(plan.models, wider.settings, None, n_searches=plan.n_searches)
+            limits = [maximum_length(one.source, wider.settings) for one in short]
+            here = {one.source.number: one for one, most in zip(short, limits, strict=True) if memory.holds(most)}
             short = [one for one in short if one.source.number not in here]
-            retried = search(
-                models,
-                [one.source for one in here.values()],
-                special,
-                wider,
-                n_best=KEPT * n_best,
-                n_sentences=n_sentences,
-                cancelled=cancelled,
-                n_searches=n_searches,
-            )
-            for number, more in filter(None, retried):
+            for number, more in filter(None, search(wider, [one.source for one in here.values()])):
                 texts = _merge(here[number].texts, _by_text(more, text_of, at_most=len(more)))
                 if len(texts) >= n_best:
                     yield number, list(texts.values())[:n_best]
@@ -112,7 +76,7 @@ def distinct_search(
     # Lists that are long enough leave at once; the others wait for company, but not too long.
     short: list[_Short] = []
     n_since = 0  # results since the first of them
-    for result in results:
+    for result in search(keeping, remember()):
         if result is not None:
             number, hypotheses = result
             source = in_search.pop(number)

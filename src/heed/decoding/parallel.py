@@ -8,60 +8,43 @@ one search, which finishes them sooner.
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from heed.backends.choice import search_backend, searchable
-from heed.backends.protocol import SearchBackend, SearchModel
-from heed.decoding.beam import Hypothesis
+from heed.backends.protocol import SearchBackend
+from heed.decoding.beam import Hypothesis, SearchPlan
 from heed.decoding.distinct import distinct_search
-from heed.decoding.settings import DecodingSettings, SamplingSettings
 from heed.decoding.stream import MAX_SENTENCES, Source
-from heed.text.tokenizer import SpecialIds
 
 Result = tuple[int, list[Hypothesis]]
-Run = Callable[..., Iterator[Result | None]]  # `distinct_search` of the sources that it is given
+Run = Callable[[SearchPlan, Iterable[Source | None]], Iterator[Result | None]]
 MANY = 2 * MAX_SENTENCES  # available sources that are worth dividing
 MAX_SEARCHES = 8  # more would wait for Python's lock
 
 
 def parallel_search(
-    models: Sequence[SearchModel],
-    sources: Iterable[Source | None],
-    special: SpecialIds,
-    settings: DecodingSettings,
-    *,
-    n_best: int = 1,
-    text_of: Callable[[Hypothesis], str] | None = None,
-    n_sentences: int | None = None,
-    sampling: SamplingSettings | None = None,
-    wait: Callable[[], object] = lambda: None,
+    plan: SearchPlan, sources: Iterable[Source | None], *, text_of: Callable[[Hypothesis], str] | None
 ) -> Iterator[Result | None]:
     """Runs `distinct_search`, several times with `n_sentences` each while many sources are available.
 
     The timing of the threads decides which search takes a source, so use it only where results do not depend on the
     batch.
     """
-    options: dict[str, Any] = {
-        "n_best": n_best,
-        "text_of": text_of,
-        "n_sentences": n_sentences,
-        "sampling": sampling,
-    }
-    models = [searchable(model) for model in models]
-    run: Run = partial(distinct_search, models, special=special, settings=settings, **options)
-    backend = search_backend(models[0])
-    n_threads = backend.search_threads(models[0])
+    plan = replace(plan, models=[searchable(model) for model in plan.models])
+    backend = search_backend(plan.models[0])
+    n_threads = backend.search_threads(plan.models[0])
     if n_threads == 1:
-        yield from run(sources, wait=wait)
+        yield from distinct_search(plan, sources, text_of=text_of)
         return
     ahead = _ReadAhead(sources)
     while not ahead.exhausted:
         if ahead.many():
-            yield from _search_in_parallel(run, ahead, backend, n_threads=n_threads)
+            run = partial(distinct_search, text_of=text_of)
+            yield from _search_in_parallel(run, plan, ahead, backend, n_threads=n_threads)
         else:
-            yield from run(ahead.while_few(), wait=wait)
+            yield from distinct_search(plan, ahead.while_few(), text_of=text_of)
 
 
 class _ReadAhead:
@@ -131,18 +114,20 @@ class _SharedQueue:
             self._changed.wait_for(lambda: self._sources or self._ended)
 
 
-def _search_in_parallel(run: Run, ahead: _ReadAhead, backend: SearchBackend, *, n_threads: int) -> Iterator[Result]:
+def _search_in_parallel(
+    run: Run, plan: SearchPlan, ahead: _ReadAhead, backend: SearchBackend, *, n_threads: int
+) -> Iterator[Result]:
     """Searches all sources that have arrived. An exception in any search ends all and is raised here."""
     # One queue feeds all searches, one takes their results.
     n_searches = min(n_threads, MAX_SEARCHES)
     shared, results = _SharedQueue(), queue.SimpleQueue[Result | BaseException | None]()
     stopped = threading.Event()
+    shared_plan = replace(plan, wait=shared.wait, cancelled=lambda _: stopped.is_set(), n_searches=n_searches)
 
     def work() -> None:
         try:
             backend.use_threads(n_threads // n_searches)
-            answers = run(shared, wait=shared.wait, cancelled=lambda _: stopped.is_set(), n_searches=n_searches)
-            for result in answers:
+            for result in run(shared_plan, shared):
                 if result is not None:
                     results.put(result)
             results.put(None)

@@ -5,12 +5,12 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack, overload
+from typing import Any, Unpack, overload
 
 from heed.backends.protocol import SearchModel
 from heed.config import shown
 from heed.data.reading.stream import wait_for_more
-from heed.decoding.beam import Hypothesis
+from heed.decoding.beam import Hypothesis, SearchPlan
 from heed.decoding.direction import Direction
 from heed.decoding.distinct import distinct_search
 from heed.decoding.loading import (
@@ -38,9 +38,6 @@ from heed.text.line_rules import Mentions, Part, Spans, cut_line, is_blank, is_r
 from heed.text.prefix import Prefix
 from heed.text.printable import printable
 from heed.text.tokenizer_kinds import AnyTokenizer
-
-if TYPE_CHECKING:
-    pass
 
 MAX_CANDIDATES = 100  # of minimum Bayes risk: each is compared with each
 
@@ -283,16 +280,16 @@ class Translator(PairScorer):
                     for place, piece in enumerate(pieces)
                 ]
 
+        # In bf16 a result may depend on what is searched beside it.
+        searching = distinct_search if self.precision == "bf16" else parallel_search
+        plan = SearchPlan(
+            *(self.models, self.tokenizer.special, self.settings), sampling=sampling, wait=wait_for_more(texts)
+        )
+
         def find(
-            sources: Iterator[Source | None], n_found: int = n_best if utility is None else n_candidates
+            sources: Iterator[Source | None], n_asked: int = n_best if utility is None else n_candidates
         ) -> Iterator[tuple[int, list[Hypothesis]] | None]:
-            # In bf16 a result may depend on what is searched beside it.
-            searching = distinct_search if self.precision == "bf16" else parallel_search
-            return searching(
-                self.models, sources, self.tokenizer.special, self.settings,
-                n_best=n_found, text_of=self.text_of if utility is None else None, sampling=sampling,
-                wait=wait_for_more(texts),
-            )  # fmt: skip
+            return searching(replace(plan, n_best=n_asked), sources, text_of=self.text_of if utility is None else None)
 
         # Translations leave in the order of their texts.
         n_short = 0  # texts with fewer alternatives; one in pieces never has more than one

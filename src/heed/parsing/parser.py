@@ -4,6 +4,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from heed.backends.protocol import SearchModel
 from heed.config import shown, validated
 from heed.data.reading.stream import wait_for_more
-from heed.decoding.beam import Hypothesis, search
+from heed.decoding.beam import Hypothesis, SearchPlan, search
 from heed.decoding.loading import (
     PickledByValue,
     choose_precision,
@@ -228,12 +229,8 @@ class Parser(PickledByValue):
                 source = self._source(next(numbers), tagged, ids, constraint)
                 yield [] if source is None else [source]
 
-        def find(sources: Iterator[Source | None]) -> Iterator[tuple[int, list[Hypothesis]] | None]:
-            return search(
-                self.models, sources, self.tokenizer.special, self.settings,
-                constraint=constraint, wait=wait_for_more(sentences),
-            )  # fmt: skip
-
+        special, wait = self.tokenizer.special, wait_for_more(sentences)
+        find = partial(search, SearchPlan(self.models, special, self.settings, constraint=constraint, wait=wait))
         for (words, tags), results in search_in_order(sentences, sources_of, find, size=n_characters, task=task):
             if results:
                 yield self._parse(words, tags, results[0][0])

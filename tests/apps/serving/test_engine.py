@@ -171,14 +171,14 @@ def test_requests_that_are_given_up_leave_the_queue_and_the_search(slow_translat
 def test_an_error_in_the_search_fails_the_request_that_causes_it_and_no_other(translator, monkeypatch, error, reason):
     poison = translator.pieces(["three three three"])[0][0]
 
-    def poisoned(models, sources, *args, **options):
+    def poisoned(plan, sources, **options):
         def watched():
             for source in sources:
                 if source is not None and list(source.ids) == poison:
                     raise error
                 yield source
 
-        return search(models, watched(), *args, **options)
+        return search(plan, watched(), **options)
 
     search = search_thread.distinct_search
     monkeypatch.setattr(search_thread, "distinct_search", poisoned)

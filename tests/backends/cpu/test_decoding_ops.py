@@ -269,10 +269,9 @@ from pathlib import Path
 
 import torch
 from tests.conftest import SPECIAL
-from tests.decoding.searches import sharp_model
+from tests.decoding.searches import search, sharp_model
 
 from heed.backends.cpu.training_ops import loss_
-from heed.decoding.beam import search
 from heed.decoding.loading import prepack_models
 from heed.runtime.device import native_kernels
 from heed.decoding.settings import DecodingSettings

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.decoding.searches import search
 
 from heed.backends.choice import prepack
 from heed.backends.cpu.build import has_int8, largest_int8_weight
-from heed.decoding.beam import search
 from heed.decoding.settings import DecodingSettings
 from heed.decoding.stream import Source
 from heed.model_folder import load_model

@@ -26,13 +26,14 @@ from tests.backends.test_equivalence import (
     true_logits,
 )
 from tests.conftest import SPECIAL
+from tests.decoding.searches import search
 from tests.golden.make import LINES
 
 from heed.backends.gpu import search as gpu_search
 from heed.backends.gpu.search import GpuSearchBackend, GpuSearchState
 from heed.backends.protocol import NotFiniteError, say_once
 from heed.backends.reference_search import ReferenceSearchBackend, ReferenceSearchState
-from heed.decoding.beam import Hypothesis, search
+from heed.decoding.beam import Hypothesis
 from heed.decoding.settings import DecodingSettings
 from heed.decoding.stream import Source
 from heed.decoding.translator import Translator

@@ -11,7 +11,7 @@ import torch
 from heed.apps.bench.inputs import FIRST_WORD, SPECIAL, shape_of
 from heed.apps.bench.training import peak_memory
 from heed.config import validated
-from heed.decoding.beam import search
+from heed.decoding.beam import SearchPlan, search
 from heed.decoding.loading import choose_precision, no_report, prepack_models
 from heed.decoding.settings import DecodingSettings
 from heed.decoding.stream import SearchMemory, Source, max_live_tokens
@@ -80,8 +80,8 @@ def decoding_speed(
         )
     # A stream that never runs dry, so that the batch stays full.
     stopwatch = _Stopwatch(batch=batch, seconds=seconds)
-    sources = stopwatch.sources(src_length, vocab_size)
-    for result in search([ready], sources, SPECIAL, settings, n_sentences=batch):
+    plan = SearchPlan([ready], SPECIAL, settings, n_sentences=batch)
+    for result in search(plan, stopwatch.sources(src_length, vocab_size)):
         if result is None:  # nothing has finished
             continue
         number, (best, *_) = result

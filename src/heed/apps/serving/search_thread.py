@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from heed.apps.serving.metrics import Metrics
 from heed.apps.serving.request_queue import Piece, Request, RequestQueue, SearchFailed
 from heed.backends.choice import search_backend
-from heed.decoding.beam import Hypothesis
+from heed.decoding.beam import Hypothesis, SearchPlan
 from heed.decoding.distinct import distinct_search
 from heed.decoding.stream import MAX_SENTENCES, Source
 from heed.decoding.translator import Translator
@@ -69,16 +69,16 @@ class SearchThread:
 
     def _search(self, n_best: int, sources: Iterator[Source | None]) -> None:
         translator, n_searches = self._translator, len(self._peers)
-        for result in distinct_search(
-            *(translator.models, sources, translator.tokenizer.special, translator.settings),
+        plan = SearchPlan(
+            *(translator.models, translator.tokenizer.special, translator.settings),
             n_best=n_best,
-            text_of=translator.text_of,
             n_sentences=None if n_searches == 1 else -(-MAX_SENTENCES // n_searches),
             wait=self._wait_for_pieces,
             cancelled=self._is_cancelled,
             n_waiting=self._queue.n_waiting,
             n_searches=n_searches,
-        ):
+        )
+        for result in distinct_search(plan, sources, text_of=translator.text_of):
             if result is not None:
                 number, hypotheses = result
                 now = time.monotonic()
