@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from heed.apps.bench.inputs import shape_of
+from heed.backends import kernels
 from heed.backends.beam_account import Ints
 from heed.backends.cpu import account_ops, training_ops
 from heed.backends.cpu.build import has_int8, has_tiles, kernel, library, raw_addresses
@@ -27,7 +28,6 @@ from heed.backends.cpu.packed import PackedSequences
 from heed.backends.cpu.search_state import CpuSearchState
 from heed.backends.cpu.training import pack_module
 from heed.backends.cpu.weights import Pack, bf16_weight, fp32_weight, int8_weight
-from heed.backends.kernels import kernels_report
 from heed.backends.live_prefixes import NextIds
 from heed.backends.protocol import SearchState
 from heed.backends.reference_search import ReferenceSearchBackend, ReferenceSearchState
@@ -81,8 +81,8 @@ def kernel_times(shapes: Sequence[str] = SHAPES, *, seconds: float = 0.3) -> Ite
     shape."""
     if unknown := [name for name in shapes if name not in SHAPES]:
         raise HeedError(f"{unknown[0]}: expected {', '.join(SHAPES)}.")
-    if not (report := kernels_report()).usable:
-        raise HeedError(f"no kernels to measure: {report.state}; HEED_KERNELS=1 takes them all the same.")
+    if not kernels.are_usable():
+        raise HeedError(f"no kernels to measure: {kernels.state()}; HEED_KERNELS=1 takes them all the same.")
     for shape in shapes:
         arch, vocab_size = _model(shape)
         for case in timed_kernels(arch, vocab_size):

@@ -11,8 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from heed.backends import kernels
 from heed.backends.choice import fastest_precision, packed_files, packs
-from heed.backends.kernels import KernelsReport, kernels_report, one_sentence_threads
 from heed.runs.recipe import read_recipe
 from heed.runtime.cores import fast_cores, n_cores
 from heed.runtime.device import cache_folder, choose_machine, n_threads, native_kernels, processor, search_device
@@ -37,20 +37,20 @@ torch.conv1d(x[None], x[:, :, None])  # by oneDNN even where it does not take bf
 
 def diagnosis(version: str) -> dict[str, Any]:
     """Facts in titled groups, as `heed doctor` prints them. The kernels are compiled if they are not yet."""
-    kernels, has_torch = kernels_report(), torch_folder() is not None
+    has_torch = torch_folder() is not None
     return {
         "heed": {"version": version, "folder": str(Path(__file__).parents[2])},
         "python": {"version": platform.python_version(), "program": sys.executable, "system": platform.platform()},
         "torch": _torch() if has_torch else {"version": NO_TORCH},
         "processor": _processor(),
-        "kernels": _rows_of_kernels(kernels),
+        "kernels": _kernels(),
         "precision": _precision(has_torch),
         "threads": _threads(has_torch),
         "libraries": _libraries() if has_torch else {},
         "gpu": _gpus() if has_torch else [],
         "extras": {name: _extra(name) for name in EXTRAS},
         "cache": _cache(),
-        "faster": _faster(kernels),
+        "faster": _faster(),
     }
 
 
@@ -75,13 +75,14 @@ def _processor() -> dict[str, Any]:
     }
 
 
-def _rows_of_kernels(kernels: KernelsReport) -> dict[str, Any]:
+def _kernels() -> dict[str, Any]:
+    origin = "came with Heed" if kernels.is_prebuilt() else "compiled here"
     return {
-        "state": f"{kernels.state}: {kernels.why_unusable}" if kernels.why_unusable else kernels.state,
-        "origin": ("came with Heed" if kernels.prebuilt else "compiled here") if kernels.usable else "none",
-        "compiler": kernels.compiler or "none found (c++, g++, clang++, or what CXX names)",
-        "products": kernels.products,
-        "taken": kernels.preference,
+        "state": ": ".join(filter(None, [kernels.state(), kernels.why_unusable()])),
+        "origin": origin if kernels.are_usable() else "none",
+        "compiler": kernels.compiler() or "none found (c++, g++, clang++, or what CXX names)",
+        "products": kernels.products(),
+        "taken": kernels.preference(),
     }
 
 
@@ -105,7 +106,7 @@ def _precision(has_torch: bool) -> dict[str, str]:
 
 
 def _threads(has_torch: bool) -> dict[str, Any]:
-    threads = {"threads": n_threads(), "for one sentence": one_sentence_threads()}
+    threads = {"threads": n_threads(), "for one sentence": kernels.one_sentence_threads()}
     if has_torch:
         from heed.runs.train import n_workers
 
@@ -174,17 +175,17 @@ def _cache() -> dict[str, Any]:
     return {"folder": str(folder), **counts, "MiB": round(size / 2**20, 1)}
 
 
-def _faster(kernels: KernelsReport) -> list[str]:
+def _faster() -> list[str]:
     """Changes that would make Heed faster here."""
     changes = []
     if native_kernels() == "none":
         changes.append("unset HEED_KERNELS: it turns Heed's kernels off")
-    elif kernels.compiler is None and not kernels.usable:
+    elif kernels.compiler() is None and not kernels.are_usable():
         changes.append("install a C++ compiler, such as g++: Heed's kernels need one")
-    elif kernels.why_unusable:
-        changes.append(f"let Heed's kernels be used: {kernels.why_unusable}")
-    if kernels.unknown_instructions:
-        changes.append(f"take a newer C++ compiler: this one does not know {' '.join(kernels.unknown_instructions)}")
+    elif why := kernels.why_unusable():
+        changes.append(f"let Heed's kernels be used: {why}")
+    if unknown := kernels.unknown_instructions():
+        changes.append(f"take a newer C++ compiler: this one does not know {' '.join(unknown)}")
     most = sets_of(processor_features())[-1]
     if forced() and most != chosen_set():
         changes.append(f"unset HEED_ISA: this processor has {most.name}")
