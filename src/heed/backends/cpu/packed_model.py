@@ -99,7 +99,8 @@ class PackedModel:
             sides: tuple[Side, Side] = ("src", "tgt")
             self._learned = {side: weights.table(f"{side}_positions.weight") for side in sides}
         self._sinusoids = np.empty((0, arch.d_model), self.dtype)  # grows on demand
-        self.encoder, self.decoder, self.memories = _encoder(arch, weights), *_decoder(arch, weights)
+        self.encoder, _ = _stack("encoder", arch, weights)
+        self.decoder, self.memories = _stack("decoder", arch, weights)
         give_back_freed_memory()
 
     @property
@@ -186,37 +187,26 @@ class Packer:
         return np.array(x[:], np.float32) if self._precision == "fp32" else to_bf16(x)
 
 
-def _encoder(arch: Architecture, weights: PackedWeights) -> Stack:
-    layers = []
-    for i in range(arch.encoder_layers):
-        qkv, self_out = weights.pair(f"encoder.{i}.self_attention.qkv", f"encoder.{i}.self_attention.out")
-        inner, outer = weights.pair(f"encoder.{i}.feed_forward.inner", f"encoder.{i}.feed_forward.outer")
-        layers.append({"qkv": qkv, "self_out": self_out, "inner": inner, "outer": outer})
-    return _stack("encoder", layers, arch, weights)
-
-
-def _decoder(arch: Architecture, weights: PackedWeights) -> tuple[Stack, list[PackedWeight]]:
-    """The decoder; of each layer the weight that makes keys and values of sources."""
-    layers, memories = [], []
-    for i in range(arch.decoder_layers):
-        qkv, self_out = weights.pair(f"decoder.{i}.self_attention.qkv", f"decoder.{i}.self_attention.out")
-        kv, cross_out = weights.pair(f"decoder.{i}.cross_attention.kv", f"decoder.{i}.cross_attention.out")
-        inner, outer = weights.pair(f"decoder.{i}.feed_forward.inner", f"decoder.{i}.feed_forward.outer")
-        query = weights.matrix(f"decoder.{i}.cross_attention.q")
-        of_layer = {"qkv": qkv, "self_out": self_out, "query": query, "cross_out": cross_out}
-        layers.append(of_layer | {"inner": inner, "outer": outer})
-        memories.append(kv)
-    return _stack("decoder", layers, arch, weights), memories
-
-
 def _stack(
-    stack: Literal["encoder", "decoder"],
-    layers: list[dict[str, PackedWeight]],
-    arch: Architecture,
-    weights: PackedWeights,
-) -> Stack:
-    """The layers with their norms. With pre-norm the norm behind a sum is the next sub-layer's, or the stack's last: so
-    one pass adds and normalises, as with post-norm."""
+    stack: Literal["encoder", "decoder"], arch: Architecture, weights: PackedWeights
+) -> tuple[Stack, list[PackedWeight]]:
+    """The encoder, or the decoder with each layer's weight that makes keys and values of sources.
+
+    With pre-norm the norm behind a sum is the next sub-layer's, or the stack's last: so one pass adds and normalises,
+    as with post-norm.
+    """
+    layers: list[dict[str, PackedWeight]] = []
+    memories: list[PackedWeight] = []
+    for i in range(arch.encoder_layers if stack == "encoder" else arch.decoder_layers):
+        layer, name = dict[str, PackedWeight](), f"{stack}.{i}"
+        layer["qkv"], layer["self_out"] = weights.pair(f"{name}.self_attention.qkv", f"{name}.self_attention.out")
+        if stack == "decoder":
+            memory, layer["cross_out"] = weights.pair(f"{name}.cross_attention.kv", f"{name}.cross_attention.out")
+            memories.append(memory)
+        layer["inner"], layer["outer"] = weights.pair(f"{name}.feed_forward.inner", f"{name}.feed_forward.outer")
+        if stack == "decoder":
+            layer["query"] = weights.matrix(f"{name}.cross_attention.q")
+        layers.append(layer)
     parts = ["self_attention", "feed_forward"]
     if stack == "decoder":
         parts.insert(1, "cross_attention")
@@ -231,7 +221,7 @@ def _stack(
     embedding_norm: tuple[Numbers, ...] = ()
     if arch.embedding_norm:
         embedding_norm = _norm("src_embedding_norm" if stack == "encoder" else "tgt_embedding_norm", weights)
-    return Stack(of_layers, first_norm, embedding_norm)
+    return Stack(of_layers, first_norm, embedding_norm), memories
 
 
 def _norm(name: str, weights: PackedWeights) -> tuple[Numbers, Numbers]:
