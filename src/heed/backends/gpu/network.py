@@ -5,7 +5,7 @@ Each function is a region that torch.compile fuses: no graph breaks inside, and 
 
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import torch
@@ -51,7 +51,10 @@ def encoder_layer(
     layer: EncoderLayer, x: Float[Tensor, "token d_model"], starts: Int[Tensor, " sequence_and_1"], longest: int
 ) -> Tensor:
     """Computes `EncoderLayer.forward`."""
-    x = layer.self_attention_norm(x, lambda y: _attend_to_itself(layer.self_attention, y, starts, longest, (-1, -1)))
+    own = layer.self_attention
+    x = layer.self_attention_norm(
+        x, lambda y: _attend(own, own.qkv(y).split(own.widths, dim=-1), starts, starts, longest=longest)
+    )
     return cast(Tensor, layer.feed_forward_norm(x, lambda y: _feed_forward(layer.feed_forward, y)))
 
 
@@ -64,36 +67,31 @@ def decoder_layer(
     longest: int,
 ) -> Tensor:
     """Computes `DecoderLayer.forward`, the memory's keys and values included."""
-    x = layer.self_attention_norm(x, lambda y: _attend_to_itself(layer.self_attention, y, starts, longest, (-1, 0)))
-    x = layer.cross_attention_norm(
-        x, lambda y: _attend_to_memory(layer.cross_attention, y, memory, starts, memory_starts, longest)
+    own, source = layer.self_attention, layer.cross_attention
+
+    def attend_to_source(y: Tensor) -> Tensor:
+        qkv = [source.q(y), *source.kv(memory).split(source.widths, dim=-1)]
+        return _attend(source, qkv, starts, memory_starts, longest=longest)
+
+    x = layer.self_attention_norm(
+        x, lambda y: _attend(own, own.qkv(y).split(own.widths, dim=-1), starts, starts, longest=longest, window=(-1, 0))
     )
+    x = layer.cross_attention_norm(x, attend_to_source)
     return cast(Tensor, layer.feed_forward_norm(x, lambda y: _feed_forward(layer.feed_forward, y)))
 
 
-def _attend_to_itself(
-    attention: SelfAttention,
-    x: Float[Tensor, "token d_model"],
+def _attend(
+    attention: SelfAttention | CrossAttention,
+    qkv: Sequence[Float[Tensor, "token head_width"]],
     starts: Int[Tensor, " sequence_and_1"],
+    key_starts: Int[Tensor, " sequence_and_1"],
+    *,
     longest: int,
-    window: tuple[int, int],
-) -> Tensor:
-    q, k, v = (_split_heads(part, attention.n_heads) for part in attention.qkv(x).split(attention.widths, dim=-1))
-    mixed = varlen_attn(q, k, v, starts, starts, longest, longest, window_size=window)
-    return cast(Tensor, attention.out(cast(Tensor, mixed).flatten(1)))
-
-
-def _attend_to_memory(
-    attention: CrossAttention,
-    x: Float[Tensor, "tgt_token d_model"],
-    memory: Float[Tensor, "src_token d_model"],
-    starts: Int[Tensor, " sequence_and_1"],
-    memory_starts: Int[Tensor, " sequence_and_1"],
-    longest: int,
-) -> Tensor:
-    q = _split_heads(attention.q(x), attention.n_heads)
-    k, v = (_split_heads(part, attention.n_heads) for part in attention.kv(memory).split(attention.widths, dim=-1))
-    mixed = varlen_attn(q, k, v, starts, memory_starts, longest, longest)
+    window: tuple[int, int] = (-1, -1),
+) -> Float[Tensor, "token d_model"]:
+    """Each sequence's queries attend to its keys; window: how many before and behind each, -1 for all."""
+    q, k, v = (part.unflatten(-1, (attention.n_heads, -1)) for part in qkv)
+    mixed = varlen_attn(q, k, v, starts, key_starts, longest, longest, window_size=window)
     return cast(Tensor, attention.out(cast(Tensor, mixed).flatten(1)))
 
 
@@ -101,10 +99,6 @@ def _feed_forward(module: FeedForward, x: Float[Tensor, "token d_model"]) -> Ten
     if module.activation != "relu":
         return cast(Tensor, module(x))
     return cast(Tensor, module.outer(relu_product(x, module.inner.weight, module.inner.bias)))
-
-
-def _split_heads(x: Float[Tensor, "token head_width"], n_heads: int) -> Tensor:
-    return x.unflatten(-1, (n_heads, -1))
 
 
 class Regions:
