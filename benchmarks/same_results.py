@@ -49,7 +49,7 @@ def demo_corpus(work: Path) -> Corpus:
             (work / f"{name}.{language}").write_text("".join(f"{words(n)}\n" for n in numbers), encoding="utf-8")
     recipe = work / "demo.toml"
     recipe.write_text('preset = "demo"\ndata = { train = ["train.en", "train.de"], dev = ["dev.en", "dev.de"] }\n')
-    return Corpus(str(recipe), 200, (work / "dev.en").read_text(encoding="utf-8"), work)
+    return Corpus(str(recipe), 220, (work / "dev.en").read_text(encoding="utf-8"), work)
 
 
 def gum_corpus(data: Path, work: Path) -> Corpus:
