@@ -44,7 +44,7 @@ from heed.runtime.files import remove_unfinished
 from heed.text.tokenizer_kinds import AnyTokenizer
 from heed.training import schedule
 from heed.training.callbacks import NO_CALLBACKS, Callbacks
-from heed.training.checkpoint import Checkpoints, TrainState, plan_name, state_names
+from heed.training.checkpoint import Checkpoints, plan_name, state_names
 from heed.training.distributed import ALONE, is_spawned, join_workers, may_spawn, spawn_workers
 from heed.training.divergence import unigram_loss
 from heed.training.logbook import Logbook
@@ -172,7 +172,7 @@ def train_files(context: RunContext, files: TextFiles, *, callbacks: Callbacks =
     # Of the machine that took the last step, which may have been in a call before this one.
     card.trained_on.update({name: trained[name] for name in (MACHINE, SUSTAINED) if name in trained})
     batches = batches.with_micro_tokens(state.micro_tokens)
-    card.trained_on["epochs"] = _epochs(state, batches)
+    card.trained_on["epochs"] = round(state.epochs(len(state.plan_of(batches))), 2)
     card.trained_on.update(batches.facts_at(state.epoch, state.epoch_state, step=state.step))
     return _averaged_and_scored(context, files, card, dev, tokenizer=tokenizer, step=state.step)
 
@@ -183,7 +183,9 @@ def _first_model(context: RunContext, tokenizer: AnyTokenizer, given: ModelFolde
     torch.manual_seed(settings.seed)
     model = network_of(recipe.model)(recipe.model, len(tokenizer), tokenizer.src_vocab_size)
     if given is not None:
-        rate, usual = _highest_rate(settings, d_model=recipe.model.d_model), fine_tuning_rate(recipe.model.d_model)
+        # The highest rate: that of the end of the warm-up, or of a shorter run.
+        d_model, highest = recipe.model.d_model, min(settings.warmup_steps, settings.max_steps)
+        rate, usual = rate_of_step(highest, settings, d_model=d_model), fine_tuning_rate(d_model)
         report(f"Starting from the weights in {settings.start_from}, at a learning rate of up to {rate:.1e}.")
         if rate > MUCH_HIGHER * usual:
             report(
@@ -277,11 +279,6 @@ def _check_same_text(corpus: TrainingCorpus, run: Path) -> None:
                 f"{run}: the training text has changed since the run began; restore the old text and delete "
                 f"{run / 'data'}, or choose another --run."
             )
-
-
-def _highest_rate(settings: TrainingSettings, *, d_model: int) -> float:
-    """The learning rate at the end of the warm-up, or of a shorter run."""
-    return rate_of_step(min(settings.warmup_steps, settings.max_steps), settings, d_model=d_model)
 
 
 def _report_missing_codes(prepared: Prepared, report: Report) -> None:
@@ -455,8 +452,3 @@ def _passes(batches: Batches, steps: Sequence[Step], model: Transformer) -> list
     """All that a validation of the model computes, pass by pass."""
     padded = backend_for(model).computes_padding
     return [rows for step in steps for rows in batches.passes(step, padded=padded)]
-
-
-def _epochs(state: TrainState, batches: Batches) -> float:
-    """Passes over the corpus, the last one counted by its share of batches."""
-    return round(state.epochs(len(state.plan_of(batches))), 2)
