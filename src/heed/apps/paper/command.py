@@ -47,7 +47,7 @@ def paper_table2(
 
     _check_out(out, "table2", as_json=as_json)
     if as_json:
-        print_json(table2.facts(model or []))
+        print_json(table2.results(model or []))
     else:
         _show_page(table2.page(model or []), out)
 
@@ -94,7 +94,7 @@ def paper_table3(
             corpora=Corpora(directory, mirror, say),
         )
     if as_json:
-        print_json({"rows": table3.facts(vocab_size), "measured": table3.measured(folder)})
+        print_json({"rows": table3.published(vocab_size), "measured": table3.measured(folder)})
     else:
         _show_page(table3.page(vocab_size, folder), out)
 
@@ -134,7 +134,7 @@ def paper_table4(
         changes = [f"parsing.treebank={json.dumps(os.path.realpath(treebank), ensure_ascii=False)}"] if treebank else []
         train_recipe(read_recipe(recipe, changes), folder / name, Corpora(directory, mirror, say))
     if as_json:
-        print_json(table4.facts(folder))
+        print_json(table4.results(folder))
     else:
         _show_page(table4.page(folder), out)
 
@@ -146,7 +146,7 @@ def paper_equations(out: Out = None, as_json: JSON = False) -> None:
 
     _check_out(out, "equations", as_json=as_json)
     if as_json:
-        print_json(equations.facts())
+        print_json(equations.results())
     else:
         _show_page(equations.page(), out)
 

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from heed.apps.paper.result_page import Page, command, prose
+from heed.apps.paper.result_page import Page, command, prose, table
 from heed.model.transformer import sinusoid
 from heed.training.schedule import learning_rate
 
@@ -80,14 +80,16 @@ def schedule() -> list[dict[str, Any]]:
     ]
 
 
-def facts() -> dict[str, Any]:
+def results() -> dict[str, Any]:
     """All numbers of the page."""
     return {"schedule": schedule(), "position_errors": position_errors(), "dot_products": dot_products()}
 
 
 def page() -> Page:
     """The three as tables and plots."""
-    numbers = facts()
+    numbers = results()
+    errors = numbers["position_errors"]
+    # One list, to be read from top to bottom as the page is.
     lines = [
         "# Equations: what they do",
         "",
@@ -114,9 +116,7 @@ def page() -> Page:
         "",
         "![the table and its products](equations-positions.svg)",
         "",
-        "| k | " + " | ".join(map(str, numbers["position_errors"])) + " |",
-        "|---|" + "---|" * len(numbers["position_errors"]),
-        "| largest error | " + " | ".join(f"{error:.1e}" for error in numbers["position_errors"].values()) + " |",
+        *table(("k", *errors), [("largest error", *(f"{error:.1e}" for error in errors.values()))]),
         "",
         "## Footnote 4: why scores are divided by √d_k",
         "",

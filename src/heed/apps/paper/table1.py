@@ -141,13 +141,11 @@ def _measured_layer(
 def model_costs(lengths: Sequence[int] = LENGTHS, *, budget: float = 1.0) -> dict[str, dict[str, Any]]:
     """Seconds and kept bytes of Heed's own layers, an encoder's and a decoder's, one head, all neighbours or RADIUS."""
     results = {}
-    stacks = list(
-        product((("encoder", _Encoder), ("decoder", _Decoder)), (("all", None), (f"radius {RADIUS}", RADIUS)))
-    )
+    stacks = list(product(("encoder", "decoder"), (("all", None), (f"radius {RADIUS}", RADIUS))))
     each = counted(stacks, "Measuring the model's own layers", total=len(stacks), unit="stacks")
-    for (side, stack_of), (name, radius) in each:
+    for side, (name, radius) in each:
         arch = Architecture(n_layers=1, d_model=WIDTH, d_ff=4 * WIDTH, n_heads=1, dropout=0.0, radius=radius)
-        stack = stack_of(Transformer(arch, 100))
+        stack = _Stack(Transformer(arch, 100), side)
         times, sizes = [], []
         for n in lengths:
             times.append(seconds(stack, torch.zeros(1, n, 1), budget=budget))
@@ -168,30 +166,19 @@ def _costs(sizes: Sequence[int], times: list[float], n_bytes: list[int]) -> dict
     }
 
 
-class _Encoder(nn.Module):
-    """A model's encoder on any ids of a length."""
+class _Stack(nn.Module):
+    """A model's encoder, or its decoder with a source of a single id, on any ids of a length."""
 
-    def __init__(self, model: Transformer):
+    def __init__(self, model: Transformer, side: str):
         super().__init__()
-        self.model = model
+        self.model, self.decodes = model, side == "decoder"
 
     def forward(self, x: Activations) -> Activations:
         ids = torch.full(x.shape[:2], 5)
-        return self.model.encode(ids, torch.ones_like(ids, dtype=torch.bool))
-
-
-class _Decoder(nn.Module):
-    """A model's decoder on any target of a length, its source a single id."""
-
-    def __init__(self, model: Transformer):
-        super().__init__()
-        self.model = model
-
-    def forward(self, x: Activations) -> Activations:
-        src = torch.full((1, 1), 5)
+        src = ids[:, :1] if self.decodes else ids
         mask = torch.ones_like(src, dtype=torch.bool)
-        state = self.model.start(self.model.encode(src, mask), mask)
-        return self.model.decode_features(torch.full(x.shape[:2], 5), state)
+        memory = self.model.encode(src, mask)
+        return self.model.decode_features(ids, self.model.start(memory, mask)) if self.decodes else memory
 
 
 def page(results: dict[str, dict[str, Any]], of_model: dict[str, dict[str, Any]]) -> Page:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from heed.apps.paper.result_page import Page, command, plain, prose
+from heed.apps.paper.result_page import Page, command, plain, prose, table
 from heed.apps.paper.table3 import ROWS, architecture
 from heed.errors import HeedError
 from heed.model.cost import Workload, training_flops
@@ -74,7 +74,7 @@ class PaperRun:
 PAPER_RUNS = (PaperRun("base", 100_000, 0.4), PaperRun("big", 300_000, 1.0))
 
 
-def facts(models: Sequence[Path] = ()) -> dict[str, Any]:
+def results(models: Sequence[Path] = ()) -> dict[str, Any]:
     """Published rows, the paper's two runs counted both ways, and what these model folders record of theirs."""
     return {
         "published": [vars(row) for row in PUBLISHED],
@@ -91,6 +91,10 @@ def facts(models: Sequence[Path] = ()) -> dict[str, Any]:
     }
 
 
+def _cost(flops: float | None) -> str:
+    return f"{flops:.1e}" if flops else ""
+
+
 def _model_facts(folder: Path) -> dict[str, Any]:
     card = read_config(folder).card
     return {"model": str(folder), "languages": f"{card.src} → {card.tgt}", **card.trained_on, "scores": card.scores}
@@ -98,18 +102,17 @@ def _model_facts(folder: Path) -> dict[str, Any]:
 
 def page(models: Sequence[Path] = ()) -> Page:
     """The table, both ways of counting, and Heed's models."""
-    numbers = facts(models)
+    numbers = results(models)
     lines = [
         "# Table 2: BLEU and training cost",
         "",
-        "| model | BLEU en-de | BLEU en-fr | FLOPs en-de | FLOPs en-fr |",
-        "|---|---|---|---|---|",
-    ]
-    for row in PUBLISHED:
-        scores = (str(score or "") for score in (row.bleu_en_de, row.bleu_en_fr))
-        costs = (f"{cost:.1e}" if cost else "" for cost in (row.flops_en_de, row.flops_en_fr))
-        lines.append("| " + " | ".join((row.model, *scores, *costs)) + " |")
-    lines += [
+        *table(
+            ("model", "BLEU en-de", "BLEU en-fr", "FLOPs en-de", "FLOPs en-fr"),
+            (
+                (row.model, row.bleu_en_de or "", row.bleu_en_fr or "", *map(_cost, (row.flops_en_de, row.flops_en_fr)))
+                for row in PUBLISHED
+            ),
+        ),
         "",
         "Big en-fr: the table says 41.8, the text of section 6.1 says 41.0.",
         "",
@@ -124,15 +127,15 @@ def page(models: Sequence[Path] = ()) -> Page:
             of 29 tokens a sentence, and a vocabulary of 37,000."""
         ),
         "",
-        "| run | time × 8 P100 | formula | share |",
-        "|---|---|---|---|",
+        *table(
+            ("run", "time × 8 P100", "formula", "share"),
+            (
+                (f"{run['preset']}, {run['hours']:.1f} h", _cost(rate), _cost(formula), f"{formula / rate:.0%}")
+                for run in numbers["paper_runs"]
+                for rate, formula in [(run["time_times_rate"], run["formula"])]
+            ),
+        ),
     ]
-    for run in numbers["paper_runs"]:
-        share = run["formula"] / run["time_times_rate"]
-        lines.append(
-            f"| {run['preset']}, {run['hours']:.1f} h | {run['time_times_rate']:.1e} | {run['formula']:.1e} | "
-            f"{share:.0%} |"
-        )
     missing = [
         f"Table 2, {corpus}: `heed train {corpus}-base` (and -big), then `heed paper table2 --model M`."
         for corpus in ("wmt14-en-de", "wmt14-en-fr")

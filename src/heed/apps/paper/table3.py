@@ -134,7 +134,7 @@ def architecture(row: Row) -> Architecture:
     return validated(Architecture, read_preset(row.preset, where="Table 3").get("model", {}), where=row.preset)
 
 
-def facts(vocab_size: int = VOCAB_SIZE) -> list[dict[str, Any]]:
+def published(vocab_size: int = VOCAB_SIZE) -> list[dict[str, Any]]:
     """All rows: published columns, and Heed's count of parameters with a shared vocabulary of this size."""
     return [
         {
@@ -376,13 +376,13 @@ def _published_section(vocab_size: int) -> list[str]:
         "",
     ]
     base, rows = columns(ROWS[0]), []
-    for row, fact in zip(ROWS, facts(vocab_size), strict=True):
+    for row, in_paper in zip(ROWS, published(vocab_size), strict=True):
         own = {name: value for name, value in columns(row).items() if row is ROWS[0] or value != base[name]}
         cells = [f"{value:,}" if isinstance(value, int) else str(value) for value in (own.get(n, "") for n in COLUMNS)]
         if architecture(row).positions == "learned":
             cells[0] = "learned positions"
         params = "" if row.params is None else row.params
-        count = f"{fact['parameters'] / 1e6:.1f}"
+        count = f"{in_paper['parameters'] / 1e6:.1f}"
         rows.append((row.row, f"`{row.preset}`", *cells, f"{row.perplexity:.2f}", row.bleu, params, count))
     return [*lines, *table(("row", "preset", *COLUMNS, "PPL", "BLEU", "params (10⁶)", "Heed's count"), rows)]
 

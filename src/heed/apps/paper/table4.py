@@ -37,7 +37,7 @@ PUBLISHED = (
 )
 
 
-def facts(runs: Path) -> dict[str, Any]:
+def results(runs: Path) -> dict[str, Any]:
     """The published rows, and what the parsers in RUNS/parsing-* were trained on and score."""
     parsers = []
     for name in RECIPES:
@@ -58,7 +58,7 @@ def facts(runs: Path) -> dict[str, Any]:
 
 def page(runs: Path) -> Page:
     """The table as Markdown, with the parsers in RUNS."""
-    parsers = facts(runs)["parsers"]
+    parsers = results(runs)["parsers"]
     lines = [
         "# Table 4: constituency parsing",
         "",
