@@ -3,6 +3,7 @@ they came with Heed."""
 
 import shutil
 import subprocess
+from collections.abc import Callable
 from contextlib import suppress
 
 from heed.backends.cpu import build
@@ -22,7 +23,7 @@ def are_usable() -> bool:
 
 def products() -> list[str]:
     """The kinds of number that the kernels multiply here, besides fp32."""
-    kinds = {"int8": build.has_int8, "bf16": build.has_bf16, "tiles": build.has_tiles}
+    kinds: dict[str, Callable[[], bool]] = {"int8": build.has_int8, "bf16": build.has_bf16, "tiles": build.has_tiles}
     return [name for name, has in kinds.items() if has()]
 
 
