@@ -253,20 +253,26 @@ def test_a_step_without_a_finite_gradient_is_skipped_and_its_lines_are_named(tmp
     assert all(math.isfinite(entry["loss"]) for entry in entries(tmp_path / "fault", "train"))
 
 
-@pytest.mark.slow
-def test_weights_that_turn_to_nan_are_taken_back_from_the_last_checkpoint(tmp_path, number_tokenizer):
-    real, calls, said = trainer.train_step, 0, []
+@contextmanager
+def weights_that_turn_to_nan(before_step: int, *, then=lambda weights: None):
+    real, calls = trainer.train_step, itertools.count(1)
 
     def poisoned(weights, *arguments, **options):
-        nonlocal calls
-        calls += 1
-        if calls == 14:
+        if next(calls) == before_step:
             with torch.no_grad():
                 next(weights.masters.parameters()).fill_(torch.nan)
+            then(weights)
         return real(weights, *arguments, **options)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(trainer, "train_step", poisoned)
+        yield
+
+
+@pytest.mark.slow
+def test_weights_that_turn_to_nan_are_taken_back_from_the_last_checkpoint(tmp_path, number_tokenizer):
+    said = []
+    with weights_that_turn_to_nan(14):
         model, state = run_training(tmp_path, number_tokenizer, "poison", report=said.append)
     assert state.step == 30 and state.rollbacks == 1
     assert "Going back to step 10, continuing with a new dropout seed." in said
@@ -469,20 +475,13 @@ def test_the_checkpoint_of_the_lowest_loss_is_kept_if_asked_for(tmp_path, number
 
 @pytest.mark.slow
 def test_weights_that_are_not_finite_are_not_saved_when_a_signal_comes(tmp_path, number_tokenizer):
-    real, calls, said = trainer.train_step, 0, []
+    said = []
 
-    def poisoned(weights, *arguments, **options):
-        nonlocal calls
-        calls += 1
-        if calls == 12:
-            with torch.no_grad():
-                next(weights.masters.parameters()).fill_(torch.nan)
-            weights.copy_to_compute()
-            signal.raise_signal(signal.SIGTERM)
-        return real(weights, *arguments, **options)
+    def compute_and_signal(weights):
+        weights.copy_to_compute()
+        signal.raise_signal(signal.SIGTERM)
 
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(Stopped):
-        patch.setattr(trainer, "train_step", poisoned)
+    with weights_that_turn_to_nan(12, then=compute_and_signal), pytest.raises(Stopped):
         run_training(tmp_path, number_tokenizer, "poison", report=said.append)
     assert said[-1].endswith("so they are not saved. The same command resumes from the last checkpoint.")
     run_training(tmp_path, number_tokenizer, "poison", report=said.append)

@@ -39,13 +39,16 @@ def product(x, weight, *, relu=False):
 pytestmark = pytest.mark.skipif(library() is None, reason="no C++ compiler: Heed's kernels are not at hand")
 
 
+# Of products: tiles take whole 32 numbers of a row, in int8 whole 64.
+SIZES = {
+    "n": st.integers(1, 60),
+    "d_in": st.integers(1, 70) | st.sampled_from([64, 128, 512]),
+    "d_out": st.integers(1, 100),
+}
+
+
 @pytest.mark.slow
-@given(
-    n=st.integers(1, 60),
-    d_in=st.integers(1, 70) | st.sampled_from([64, 128, 512]),  # tiles take whole 32
-    d_out=st.integers(1, 100),
-    bias=st.booleans(),
-)
+@given(**SIZES, bias=st.booleans())
 @settings(max_examples=n_examples(60))
 def test_the_product_is_torchs_and_each_row_has_the_bits_that_it_has_alone(n, d_in, d_out, bias):
     torch.manual_seed(n * 7919 + d_in * 101 + d_out)
@@ -78,13 +81,7 @@ def test_the_product_in_float_is_as_exact_as_a_running_sum(d_in):
 
 @pytest.mark.slow
 @needs_int8
-@given(
-    n=st.integers(1, 60),
-    d_in=st.integers(1, 70) | st.sampled_from([64, 128, 512]),  # tiles take whole 64
-    d_out=st.integers(1, 100),
-    relu=st.booleans(),
-    by_relu=st.booleans(),
-)
+@given(**SIZES, relu=st.booleans(), by_relu=st.booleans())
 @settings(max_examples=n_examples(40))
 def test_the_8_bit_product_is_that_of_the_rounded_numbers(n, d_in, d_out, relu, by_relu):
     torch.manual_seed(n * 7919 + d_in * 101 + d_out)
@@ -124,12 +121,7 @@ def test_sums_of_8_bit_products_are_exact_at_their_extremes(n, by_relu):
 
 
 @needs_bf16
-@given(
-    n=st.integers(1, 60),
-    d_in=st.integers(1, 70) | st.sampled_from([64, 128, 512]),  # tiles take whole 32
-    d_out=st.integers(1, 100),
-    relu=st.booleans(),
-)
+@given(**SIZES, relu=st.booleans())
 @settings(max_examples=n_examples(40))
 def test_the_product_in_bf16_is_that_of_the_rounded_numbers(n, d_in, d_out, relu):
     torch.manual_seed(n * 7919 + d_in * 101 + d_out)
