@@ -15,7 +15,7 @@ import torch
 from gpu_work import counted
 
 from heed.apps.bench.inputs import SPECIAL, random_corpus
-from heed.apps.bench.training import LEARNING_RATE, preset_shape
+from heed.apps.bench.training_speed import LEARNING_RATE, preset_shape
 from heed.data.batches.batch import Batch
 from heed.data.batches.token_batches import BatchLimits, Step, TokenBatches
 from heed.model.architecture import Architecture

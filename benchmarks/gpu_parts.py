@@ -143,7 +143,7 @@ def torch_loop(presets: list[str], sizes: list[int] | None, vocab_size: int | No
     from train_peers import BOS, TorchModel, plain_loop
 
     from heed.apps.bench.inputs import random_corpus
-    from heed.apps.bench.training import preset_shape
+    from heed.apps.bench.training_speed import preset_shape
     from heed.data.batches.padded import padded, sent
     from heed.data.batches.token_batches import BatchLimits, TokenBatches
     from heed.runtime.device import choose_machine

@@ -29,7 +29,7 @@ def main() -> None:
     import_torch_for_training()
     from torch.profiler import ProfilerActivity, profile
 
-    from heed.apps.bench.training import peak_memory, preset_shape, training_loop
+    from heed.apps.bench.training_speed import peak_memory, preset_shape, training_loop
     from heed.runtime.device import choose_machine
     from heed.training.distributed import ALONE
 

@@ -2,7 +2,7 @@ from typing import get_type_hints
 
 import pytest
 
-from heed.decoding.rules import PARSER_RULES, SEARCH_RULES, Rule, check_rules
+from heed.decoding.option_rules import PARSER_RULES, SEARCH_RULES, Rule, check_rules
 from heed.decoding.settings import DecodingOptions, DecodingSettings
 from heed.errors import HeedError
 

@@ -114,9 +114,9 @@ def test_help_answers_for_every_verb_with_an_example_and_without_torch(heed):
 
 # The commands that measure, for tenths of a second where users' take seconds: what is measured is another test's.
 BRIEFLY = """
-import heed.apps.bench.decoding, heed.apps.bench.training, heed.apps.commands
-heed.apps.bench.training.WINDOW_SECONDS = 0.2
-heed.apps.bench.decoding.decoding_speed.__kwdefaults__["seconds"] = 0.5
+import heed.apps.bench.decoding_speed, heed.apps.bench.training_speed, heed.apps.commands
+heed.apps.bench.training_speed.WINDOW_SECONDS = 0.2
+heed.apps.bench.decoding_speed.decoding_speed.__kwdefaults__["seconds"] = 0.5
 heed.apps.commands.main()
 """
 

@@ -11,11 +11,11 @@ ONCE: Places = {
 }
 TRAINING: Places = {
     ("training/step.py", "MasterWeights.__init__"): "a run's first weights",
-    ("training/progress.py", "Progress.__init__"): "a run's sums of losses",
+    ("training/step_log.py", "Progress.__init__"): "a run's sums of losses",
     ("training/step.py", "QueuedStep.wait"): "the step before: finite or not, when the next one has been sent",
-    ("training/progress.py", "Progress._log"): "the losses of an entry of the log",
+    ("training/step_log.py", "Progress._log"): "the losses of an entry of the log",
     ("training/step.py", "MasterWeights.are_finite"): "whether the weights that would be saved are finite",
-    ("training/progress.py", "Progress.store"): "the sums of losses of a checkpoint",
+    ("training/step_log.py", "Progress.store"): "the sums of losses of a checkpoint",
     ("training/checkpoint.py", "_moments"): "Adam's moments of a checkpoint",
     ("model_folder/modules.py", "shared_weights"): "the weights of a checkpoint",
     ("training/validation.py", "batch_nll"): "the loss of a batch of the dev set",

@@ -7,7 +7,7 @@ from typing import Any, get_args
 from heed.backends.choice import fastest_precision, packed, packs, pickled_by_value, prepack
 from heed.backends.protocol import SearchModel
 from heed.config import shown, validated
-from heed.decoding.rules import SEARCH_RULES, Rule, check_rules
+from heed.decoding.option_rules import SEARCH_RULES, Rule, check_rules
 from heed.decoding.settings import DecodingOptions, DecodingSettings
 from heed.errors import HeedError
 from heed.model.architecture import Architecture

@@ -26,7 +26,7 @@ from heed.decoding.loading import (
     ready_models,
     recipe_settings,
 )
-from heed.decoding.rules import PARSER_RULES
+from heed.decoding.option_rules import PARSER_RULES
 from heed.decoding.settings import DecodingOptions, DecodingSettings
 from heed.decoding.stream import Source, search_in_order
 from heed.errors import HeedError

@@ -28,11 +28,11 @@ from heed.training.limits import Limits
 from heed.training.logbook import Logbook, short
 from heed.training.memory_probe import MemoryProbe
 from heed.training.optimizer import Adam
-from heed.training.progress import Progress
 from heed.training.schedule import rate_of_step
 from heed.training.settings import TrainingSettings
 from heed.training.shared_memory import UnresponsiveWorker
 from heed.training.step import MasterWeights, OutOfMemory, sharing_of, train_step
+from heed.training.step_log import Progress
 from heed.training.step_size import step_size
 
 # Distances between the dropout seeds before and after a rollback, and between those of two workers.

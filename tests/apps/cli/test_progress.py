@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from heed.apps.cli import progress as shown
+from heed.apps.cli import progress_bar as shown
 from heed.runtime.progress import displayed_on, progress
 
 # The real command line, which shows progress earlier than a user would see it.
 HASTY = """
 import sys
-from heed.apps.cli import progress
+from heed.apps.cli import progress_bar
 from heed.apps.commands import main
-progress.BAR_AFTER = progress.FIRST_LINE_AFTER = 0.0
-progress.LOOK_EVERY = 0.01
+progress_bar.BAR_AFTER = progress_bar.FIRST_LINE_AFTER = 0.0
+progress_bar.LOOK_EVERY = 0.01
 main()
 """
 

@@ -42,7 +42,7 @@ def bench_train(
     if dtype not in ("auto", "fp32", "bf16"):
         raise HeedError(f"--dtype {dtype}: expected auto, fp32 or bf16.")
     import_torch_for_training()
-    from heed.apps.bench.training import join_training_speed, preset_shape, training_speed
+    from heed.apps.bench.training_speed import join_training_speed, preset_shape, training_speed
     from heed.runtime.device import choose_machine, n_threads
     from heed.training.distributed import join_workers, may_spawn, spawn_workers
 
@@ -104,7 +104,7 @@ def bench_decode(
     as_json: JSON = False,
 ) -> None:
     """Measure beam search: target tokens a second, with random weights and outputs of one length."""
-    from heed.apps.bench.decoding import decoding_speed
+    from heed.apps.bench.decoding_speed import decoding_speed
 
     with progress("Decoding"):
         speed = decoding_speed(

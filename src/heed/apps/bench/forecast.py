@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 
 from heed.apps.bench.inputs import LENGTH_DEVIATION, MEAN_LENGTH
-from heed.apps.bench.training import TrainingSpeed, training_speed
+from heed.apps.bench.training_speed import TrainingSpeed, training_speed
 from heed.model.architecture import Architecture
 from heed.model.cost import Workload, training_flops
 from heed.runtime.device import choose_machine

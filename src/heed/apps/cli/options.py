@@ -13,7 +13,7 @@ import typer
 
 from heed.apps.cli.guesses import complete_recipe, complete_setting
 from heed.apps.cli.terminal import say
-from heed.decoding.rules import Rule, Spelling, check_rules
+from heed.decoding.option_rules import Rule, Spelling, check_rules
 from heed.decoding.settings import DecodingSettings
 from heed.errors import HeedError
 

@@ -13,7 +13,7 @@ from typing import Any
 import typer
 
 from heed.apps.cli.guesses import option_meant, refuse_misplaced_files, verb_meant
-from heed.apps.cli.progress import StandardErrorProgress
+from heed.apps.cli.progress_bar import StandardErrorProgress
 from heed.apps.cli.terminal import drop, message, say
 from heed.errors import HeedError, Stopped, is_out_of_memory
 from heed.runtime.process_tuning import VARIABLES, import_torch, tune_process

@@ -22,7 +22,7 @@ from heed.apps.cli.options import (
     workforce_of,
 )
 from heed.apps.cli.terminal import say, show
-from heed.decoding.rules import SEARCH_RULES, Rule
+from heed.decoding.option_rules import SEARCH_RULES, Rule
 from heed.decoding.settings import DecodingOptions
 from heed.runtime.process_tuning import import_torch_for_training
 

@@ -32,7 +32,7 @@ from heed.apps.documents.command import (
     read_document_from_standard_input,
 )
 from heed.apps.documents.formats import PRINTED
-from heed.decoding.rules import SEARCH_RULES, Rule
+from heed.decoding.option_rules import SEARCH_RULES, Rule
 from heed.decoding.settings import DecodingOptions, DecodingSettings
 from heed.errors import HeedError
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from heed.apps.bench.inputs import FIRST_WORD, SPECIAL, shape_of
-from heed.apps.bench.training import peak_memory
+from heed.apps.bench.training_speed import peak_memory
 from heed.config import validated
 from heed.decoding.beam import SearchPlan, search
 from heed.decoding.loading import choose_precision, no_report, prepack_models
