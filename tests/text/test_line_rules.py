@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heed.text.line_rules import cut_line, is_blank, is_uneven, parts_of_line
+from heed.text.line_rules import is_blank, is_uneven
+from heed.text.long_lines import cut_line, parts_of_line
 
 
 @pytest.mark.parametrize(

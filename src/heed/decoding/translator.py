@@ -34,7 +34,8 @@ from heed.evaluation.utility import Utility, check_utility, mean_utilities
 from heed.runtime.device import DecodingPrecisionChoice
 from heed.runtime.progress import Task, progress
 from heed.text.alignment import Translated
-from heed.text.line_rules import Mentions, Part, Spans, cut_line, is_blank, is_repetition, is_strange, is_uneven
+from heed.text.line_rules import Mentions, Spans, is_blank, is_repetition, is_strange, is_uneven
+from heed.text.long_lines import Part, cut_line
 from heed.text.prefix import Prefix
 from heed.text.printable import printable
 from heed.text.tokenizer_kinds import AnyTokenizer
