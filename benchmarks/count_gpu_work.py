@@ -21,7 +21,6 @@ from heed.data.batches.token_batches import BatchLimits, Step, TokenBatches
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
 from heed.runtime.device import Machine
-from heed.training.distributed import ALONE
 from heed.training.optimizer import Adam
 from heed.training.settings import TrainingSettings
 from heed.training.step import MasterWeights, train_step
@@ -85,7 +84,7 @@ def training_cost(arch: Architecture, settings: TrainingSettings, *, vocab_size:
         for step in itertools.islice(plans, 2):
             work_count.clear()
             work = batches.workload(step)
-            train_step(*(weights, optimizer, collated(step), settings, ALONE), rate=LEARNING_RATE)
+            train_step(*(weights, optimizer, collated(step), settings), rate=LEARNING_RATE)
         shapes = {shape for step in itertools.islice(plans, N_BATCHES) for shape in passes.shapes(collated(step))}
     parts = [PartCost(name, False, 1, cost.launches, cost.bytes) for name, cost in work_count.outside.items()]
     parts += [

@@ -39,7 +39,7 @@ def main() -> None:
     machine, started = choose_machine(settings.precision), perf_counter()
     activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (machine.device.type == "cuda")
     record = profile(activities=activities)
-    with training_loop(arch, settings, vocab_size, machine, ALONE) as loop:
+    with training_loop(arch, settings, vocab_size, machine, workers=ALONE) as loop:
         loop.run(min(arguments.steps, loop.n_batches))  # not recorded
         with record:
             loop.run(arguments.steps)

@@ -151,7 +151,8 @@ def heed_steps_of(
     while True:
         for batch, n_tgt_tokens in own:
             train_step(
-                *(weights, optimizer, [batch], settings, workers),
+                *(weights, optimizer, [batch], settings),
+                workers=workers,
                 rate=LEARNING_RATE,
                 n_tgt_tokens=n_tgt_tokens,
             )

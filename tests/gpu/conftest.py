@@ -115,7 +115,7 @@ class Training:
         return [self.batches.collate(rows) for rows in self.batches.passes(plan[number % len(plan)], padded=padded)]
 
     def step(self, batches: list[Batch]) -> QueuedStep:
-        return train_step(*(self.weights, self.optimizer, batches, self.settings, Workers()), rate=1e-3)
+        return train_step(*(self.weights, self.optimizer, batches, self.settings), rate=1e-3)
 
     def losses(self, n_steps: int) -> list[float]:
         """Of the first steps: each the sum over the target tokens."""

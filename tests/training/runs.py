@@ -101,7 +101,7 @@ def run_training(
         batches,
         settings,
         machine,
-        workers,
+        workers=workers,
         run=tmp_path / name,
         checkpoints=checkpoints,
         validate=validate,

@@ -14,7 +14,6 @@ from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
 from heed.runtime.device import Machine
 from heed.training import step
-from heed.training.distributed import Workers
 from heed.training.optimizer import Adam
 from heed.training.settings import TrainingSettings
 from heed.training.step import MasterWeights, OutOfMemory, micro_batch_loss, train_step
@@ -78,7 +77,7 @@ def test_a_step_on_a_gpu_never_waits_for_its_numbers(tmp_path, changes):
 
     settings = TrainingSettings(**changes)
     optimizer = Adam(weights.masters.parameters(), settings)
-    train_step(weights, optimizer, [batches.collate(rows)], settings, Workers(), rate=1e-3)
+    train_step(weights, optimizer, [batches.collate(rows)], settings, rate=1e-3)
 
 
 def test_adam_is_the_one_of_section_5(number_tokenizer):
@@ -153,7 +152,7 @@ def test_a_step_returns_its_sums_and_leaves_none(tmp_path, machine):
         losses = [micro_batch_loss(weights.model, batch, TrainingSettings()) for batch in batches]
     optimizer = Adam(weights.masters.parameters(), TrainingSettings())
     options = {"rate": 1e-3, "stop": True, "seconds": 7.0}
-    result = train_step(weights, optimizer, batches, TrainingSettings(), Workers(), **options)
+    result = train_step(weights, optimizer, batches, TrainingSettings(), **options)
     assert result.loss == sum(loss for loss, _ in losses) and result.nll == sum(nll for _, nll in losses)
     assert result.wait() == (True, True, 7.0)
     assert not weights.sums.buffer.any()
@@ -166,7 +165,7 @@ def test_a_step_that_memory_does_not_hold_changes_nothing(tmp_path, machine, err
     optimizer = Adam(weights.masters.parameters(), TrainingSettings())
 
     def move():
-        return train_step(weights, optimizer, batches, TrainingSettings(), Workers(), rate=1e-3)
+        return train_step(weights, optimizer, batches, TrainingSettings(), rate=1e-3)
 
     move()
     before = [tensor.clone() for p in weights.masters.parameters() for tensor in (p, *optimizer.state[p].values())]
@@ -195,7 +194,7 @@ def test_clipping_divides_the_gradient_by_its_norm_over_the_limit(tmp_path):
     for clip_norm in (None, 0.25):
         weights, settings = weights_of(FP32), TrainingSettings(clip_norm=clip_norm)
         optimizer = Adam(weights.masters.parameters(), settings)
-        train_step(weights, optimizer, batches, settings, Workers(), rate=1.0)
+        train_step(weights, optimizer, batches, settings, rate=1.0)
         means = [optimizer.state[parameter]["exp_avg"].flatten() for parameter in weights.masters.parameters()]
         gradients.append(10 * torch.cat(means))
     norm = torch.linalg.vector_norm(gradients[0])

@@ -154,7 +154,8 @@ def train_files(context: RunContext, files: TextFiles, *, callbacks: Callbacks =
     # `validate` scores dev during training; the unigram loss is what a model reaches that has learned only frequencies.
     dev = _batches(context, prepared.dev, tokenizer)
     state = train(
-        *(model, batches, settings, machine, workers),
+        *(model, batches, settings, machine),
+        workers=workers,
         run=run,
         checkpoints=checkpoints,
         validate=_validation(context, files, dev, tokenizer),

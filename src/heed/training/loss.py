@@ -96,10 +96,10 @@ class _ProjectedLoss(torch.autograd.Function):
     def forward(
         ctx: Any,
         backend: TrainingOps,
-        features: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        targets: Tensor,
+        features: Float[Tensor, "row d_model"],
+        weight: Float[Tensor, "vocab d_model"],
+        bias: Float[Tensor, " vocab"] | None,
+        targets: Int[Tensor, " token"],
         label_smoothing: float,
         consistency: float,
     ) -> tuple[Tensor, Tensor]:

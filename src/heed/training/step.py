@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from jaxtyping import Bool
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -18,7 +19,7 @@ from heed.data.batches.padded import sent
 from heed.errors import is_out_of_memory
 from heed.model.transformer import Transformer
 from heed.runtime.device import Machine
-from heed.training.distributed import Sharing, Workers
+from heed.training.distributed import ALONE, Sharing, Workers
 from heed.training.gradient_reduction import GradientReduction
 from heed.training.loss import projected_loss
 from heed.training.optimizer import Adam
@@ -194,7 +195,7 @@ class QueuedStep:
     finite; the weights then stayed as they were.
     """
 
-    def __init__(self, sums: AllReduceBuffer, finite: Tensor):
+    def __init__(self, sums: AllReduceBuffer, finite: Bool[Tensor, ""]):
         loss, nll, n_stopping, seconds = sums.scalars.clone()  # the buffer is zeroed for the next step
         self.loss, self.nll = loss.where(finite, 0), nll.where(finite, 0)
         self._outcome = torch.stack([finite.to(seconds.dtype), n_stopping, seconds])
@@ -221,8 +222,8 @@ def train_step(
     optimizer: Adam,
     batches: list[Batch],
     settings: TrainingSettings,
-    workers: Workers,
     *,
+    workers: Workers = ALONE,
     rate: float,
     n_tgt_tokens: int | None = None,
     stop: bool = False,

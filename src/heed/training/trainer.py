@@ -53,8 +53,8 @@ def train(
     batches: Batches,
     settings: TrainingSettings,
     machine: Machine,
-    workers: Workers,
     *,
+    workers: Workers,
     run: Path,
     checkpoints: Checkpoints,
     validate: Validate,
@@ -290,7 +290,8 @@ class _Loop:
         # Forward, backward, the sum over all workers and Adam, queued on the device.
         try:
             result = train_step(
-                *(self.weights, self.optimizer, collated, settings, workers),
+                *(self.weights, self.optimizer, collated, settings),
+                workers=workers,
                 rate=self._learning_rate(step),
                 n_tgt_tokens=work.n_tgt,
                 stop=stop,

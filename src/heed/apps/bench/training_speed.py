@@ -98,7 +98,7 @@ def training_speed(
     """
     # The warm-up also tells how many steps fill a window.
     machine = choose_machine(settings.precision, device=device)
-    with training_loop(arch, settings, vocab_size, machine, workers) as loop:
+    with training_loop(arch, settings, vocab_size, machine, workers=workers) as loop:
         n_steps = loop.warm_up()
         windows = [loop.run(n_steps) for _ in range(n_windows)]
         loop.end()
@@ -140,18 +140,18 @@ def join_training_speed(
 ) -> None:
     """Runs the same steps as the first worker, until it ends."""
     machine = choose_machine(settings.precision, device=device)
-    with training_loop(arch, settings, vocab_size, machine, workers) as loop:
+    with training_loop(arch, settings, vocab_size, machine, workers=workers) as loop:
         loop.follow()
 
 
 @contextmanager
 def training_loop(
-    arch: Architecture, settings: TrainingSettings, vocab_size: int, machine: Machine, workers: Workers
+    arch: Architecture, settings: TrainingSettings, vocab_size: int, machine: Machine, *, workers: Workers
 ) -> Iterator["TrainingLoop"]:
     """Steps on random sentences, of this process and the workers that train with it."""
     torch.manual_seed(settings.seed)
     with tempfile.TemporaryDirectory() as folder:
-        yield TrainingLoop(arch, settings, vocab_size, machine, workers, Path(folder) / "corpus")
+        yield TrainingLoop(arch, settings, vocab_size, machine, workers=workers, corpus=Path(folder) / "corpus")
 
 
 @dataclass(frozen=True)
@@ -171,6 +171,7 @@ class TrainingLoop:
         settings: TrainingSettings,
         vocab_size: int,
         machine: Machine,
+        *,
         workers: Workers,
         corpus: Path,
     ):
@@ -242,7 +243,7 @@ class TrainingLoop:
                 self._optimizer,
                 [self._batches.collate(part) for part in shard],
                 self._settings,
-                self._workers,
+                workers=self._workers,
                 rate=LEARNING_RATE,
                 n_tgt_tokens=work.n_tgt,
             )

@@ -103,7 +103,7 @@ def adam_step(
     )
 
 
-def _takes_tiles(x: Tensor) -> bool:
+def _takes_tiles(x: Float[Tensor, "..."]) -> bool:
     return x.is_cpu and x.dtype == torch.bfloat16 and has_tiles()
 
 
@@ -119,7 +119,12 @@ def linear(
 
 class _Linear(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    def forward(
+        ctx: Any,
+        x: Float[Tensor, "token d_in"],
+        weight: Float[Tensor, "d_out d_in"],
+        bias: Float[Tensor, " d_out"] | None,
+    ) -> Float[Tensor, "token d_out"]:
         x = x.contiguous()
         ctx.save_for_backward(x, weight)
         ctx.main_grad = getattr(weight, "main_grad", None)
@@ -127,7 +132,7 @@ class _Linear(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, dy: Float[Tensor, "token d_out"]) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         dy = dy.contiguous()
         dx = product(dy, weight, out=torch.empty_like(x))
@@ -150,16 +155,23 @@ def sum_and_norm(
     x, branch = x.contiguous(), branch.contiguous()
     # A search has thousands of these a second, and autograd's account of one costs more.
     if not torch.is_grad_enabled():
-        return _add_norm(x, branch, gain, bias, dropout, _seed() if dropout else 0, epsilon)[:2]
+        seed = _seed() if dropout else 0
+        return _add_norm(x, branch, (gain, bias), dropout=dropout, seed=seed, epsilon=epsilon)[:2]
     total, y = _AddNorm.apply(x, branch, gain, bias, dropout, epsilon)
     return total, y
 
 
 def _add_norm(
-    x: Tensor, branch: Tensor, gain: Tensor, bias: Tensor, dropout: float, seed: int, epsilon: float
+    x: Float[Tensor, "*token d"],
+    branch: Float[Tensor, "*token d"],
+    norm: tuple[Float[Tensor, " d"], Float[Tensor, " d"]],
+    *,
+    dropout: float,
+    seed: int,
+    epsilon: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The sum, its norm, and of each row its mean and 1 / deviation."""
-    d = x.shape[-1]
+    """The sum, its norm, and of each row its mean and 1 / deviation. norm: gain and bias."""
+    d, (gain, bias) = x.shape[-1], norm
     n = x.numel() // d
     y, total = torch.empty_like(x), torch.empty_like(x)
     mean, rstd = torch.empty(n, **IN_FP32), torch.empty(n, **IN_FP32)
@@ -173,10 +185,17 @@ def _add_norm(
 class _AddNorm(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, branch: Tensor, gain: Tensor, bias: Tensor, dropout: float, epsilon: float
+        ctx: Any,
+        x: Float[Tensor, "*token d"],
+        branch: Float[Tensor, "*token d"],
+        gain: Float[Tensor, " d"],
+        bias: Float[Tensor, " d"],
+        dropout: float,
+        epsilon: float,
     ) -> tuple[Tensor, Tensor]:
         ctx.seed, ctx.dropout = _seed() if dropout else 0, dropout
-        total, y, mean, rstd = _add_norm(x, branch, gain, bias, dropout, ctx.seed, epsilon)
+        options = {"dropout": dropout, "seed": ctx.seed, "epsilon": epsilon}
+        total, y, mean, rstd = _add_norm(x, branch, (gain, bias), **options)
         ctx.shape = (len(mean), x.shape[-1])
         ctx.save_for_backward(total, gain, mean, rstd)
         ctx.set_materialize_grads(False)  # with post-norm nothing else uses the sum, which then has no gradient
@@ -184,7 +203,9 @@ class _AddNorm(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, dtotal: Tensor | None, dy: Tensor | None) -> tuple[Tensor | None, ...]:
+    def backward(
+        ctx: Any, dtotal: Float[Tensor, "*token d"] | None, dy: Float[Tensor, "*token d"] | None
+    ) -> tuple[Tensor | None, ...]:
         total, gain, mean, rstd = ctx.saved_tensors
         n, d = ctx.shape
         dy = torch.zeros_like(total) if dy is None else dy.contiguous()
@@ -212,7 +233,7 @@ def bias_relu(h: Float[Tensor, "*token d"], bias: Float[Tensor, " d"]) -> Float[
 
 class _BiasReLU(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, h: Tensor, bias: Tensor) -> Tensor:
+    def forward(ctx: Any, h: Float[Tensor, "*token d"], bias: Float[Tensor, " d"]) -> Float[Tensor, "*token d"]:
         d = h.shape[-1]
         at = addresses("bias_relu", h=(h, h.shape, h.dtype), bias=(bias, (d,), h.dtype))
         ctx.mark_dirty(h)
@@ -222,7 +243,7 @@ class _BiasReLU(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor]:
+    def backward(ctx: Any, dy: Float[Tensor, "*token d"]) -> tuple[Float[Tensor, "*token d"], Float[Tensor, " d"]]:
         (y,) = ctx.saved_tensors
         d = y.shape[-1]
         dy = dy.contiguous()
@@ -256,8 +277,14 @@ def embed(
 class _Embed(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, ids: Tensor, positions: Tensor, table: Tensor, position_table: Tensor, scale: float, dropout: float
-    ) -> Tensor:
+        ctx: Any,
+        ids: Int[Tensor, " token"],
+        positions: Int[Tensor, " token"],
+        table: Float[Tensor, "vocab d"],
+        position_table: Float[Tensor, "position d"],
+        scale: float,
+        dropout: float,
+    ) -> Float[Tensor, "token d"]:
         n, d = len(ids), table.shape[1]
         y = table.new_empty(n, d)
         ctx.seed, ctx.dropout, ctx.scale = _seed() if dropout else 0, dropout, scale
@@ -276,12 +303,12 @@ class _Embed(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, dy: Float[Tensor, "token d"]) -> tuple[Tensor | None, ...]:
         dy = dy.contiguous()
         # The forward pass checked the indices. Sinusoids get no gradient; learned positions are looked up unscaled.
         scales = (ctx.scale, 1.0)
         gradients = [
-            _embed_backward(ctx, dy, indices, size, scale, main_grad) if wanted else None
+            _embed_backward(ctx, dy, indices, size=size, scale=scale, main_grad=main_grad) if wanted else None
             for indices, size, scale, main_grad, wanted in zip(
                 ctx.saved_tensors, ctx.sizes, scales, ctx.main_grads, ctx.needs_input_grad[2:4], strict=True
             )
@@ -290,8 +317,14 @@ class _Embed(torch.autograd.Function):
 
 
 def _embed_backward(
-    ctx: Any, dy: Tensor, indices: Tensor, size: int, scale: float, main_grad: Tensor | None
-) -> Tensor | None:
+    ctx: Any,
+    dy: Float[Tensor, "token d"],
+    indices: Int[Tensor, " token"],
+    *,
+    size: int,
+    scale: float,
+    main_grad: Float[Tensor, "row d"] | None,
+) -> Float[Tensor, "row d"] | None:
     """The gradient of one table, or None if it was added to `main_grad`."""
     n, d = dy.shape
     gradient = torch.zeros(size, d, **IN_FP32) if main_grad is None else main_grad
@@ -357,7 +390,9 @@ def cross_attention(
     return result
 
 
-def _parts(q: Tensor, kv: Tensor | None, widths: list[int]) -> tuple[Tensor, Tensor, Tensor]:
+def _parts(
+    q: Float[Tensor, "token query"], kv: Float[Tensor, "src_token kv"] | None, widths: list[int]
+) -> tuple[Tensor, Tensor, Tensor]:
     """Views of Q, K and V in one merged tensor, or in one and another."""
     if kv is None:
         first, second, third = q.split(widths, dim=1)
@@ -381,15 +416,15 @@ class _Attend(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        q: Tensor,
-        kv: Tensor | None,
+        q: Float[Tensor, "token query"],
+        kv: Float[Tensor, "src_token kv"] | None,
         tgt: PackedSequences,
         src: PackedSequences,
         n_heads: int,
         widths: list[int],
         causal: bool,
         dropout: float,
-    ) -> Tensor:
+    ) -> Float[Tensor, "token value"]:
         # The kernel takes packed sequences: rows without padding, and the offsets at which sentences begin.
         _check_scratch(tgt, src, n_heads)
         q, kv = q.contiguous(), None if kv is None else kv.contiguous()
@@ -429,7 +464,7 @@ class _Attend(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, dout: Float[Tensor, "token value"]) -> tuple[Tensor | None, ...]:
         q, kv = ctx.saved_tensors
         dout = dout.contiguous()
         dq, dkv = torch.empty_like(q), None if kv is None else torch.empty_like(kv)

@@ -39,7 +39,7 @@ def loss_(
         torch.ops.heed.smoothed_loss_(logits, targets, weights, losses, label_smoothing)
 
 
-def _on_gpu(name: str, logits: Tensor, *arguments: Any) -> None:
+def _on_gpu(name: str, logits: Float[Tensor, "row vocab"], *arguments: Any) -> None:
     from heed.backends.gpu import triton_losses
 
     with torch.cuda.device(logits.device):  # Triton launches on the current device

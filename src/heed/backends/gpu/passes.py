@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from heed.backends.gpu import losses
@@ -40,7 +41,7 @@ class GpuPasses:
     totals: loss and negative log-likelihood, summed. Each weight has its sum of gradients as `main_grad`.
     """
 
-    def __init__(self, model: Transformer, totals: Tensor, settings: PassSettings, regions: Regions):
+    def __init__(self, model: Transformer, totals: Float[Tensor, " 2"], settings: PassSettings, regions: Regions):
         self._model, self._totals, self._settings, self._regions = model, totals, settings, regions
         self._parameters = list(model.parameters())
         self._device = totals.device
@@ -137,7 +138,7 @@ class GpuPasses:
                 table = self._model.position_table(side, n)
                 self._tables[side] = table if is_learned else table[:n]
 
-    def _record(self, words: Tensor, shape: PassShape) -> Captured | None:
+    def _record(self, words: Int[Tensor, " word"], shape: PassShape) -> Captured | None:
         if self._device.type != "cuda":
             return None
         # The warm-ups compute padding alone, which adds zeros to the sums.
@@ -205,7 +206,7 @@ class GpuPasses:
         real = torch.arange(shape.capacity, device=self._device) < inputs.n_tgt_tokens
         return final_norm(model.decoder_norm, y), inputs.tgt_out, real * inputs.scale
 
-    def _kept(self, ids: Tensor, *, twice: bool) -> Tensor | None:
+    def _kept(self, ids: Int[Tensor, " token"], *, twice: bool) -> Bool[Tensor, " token"] | None:
         """Which embeddings stay: by word dropout, and by cutoff in the second pass."""
         kept = None
         if cutoff := self._settings.cutoff if twice and self._model.training else 0.0:
@@ -213,7 +214,12 @@ class GpuPasses:
             kept = torch.cat([torch.ones_like(drawn), drawn])
         return self._model.word_dropout_mask(ids, kept)
 
-    def _losses(self, features: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+    def _losses(
+        self,
+        features: Float[Tensor, "row d_model"],
+        targets: Int[Tensor, " token"],
+        weights: Float[Tensor, " token"],
+    ) -> Float[Tensor, "row d_model"]:
         """The features' gradient; the losses and the output projection's gradients are added to their sums."""
         output, settings = self._model.output, self._settings
         n, n_passes = len(targets), settings.n_passes
@@ -250,7 +256,7 @@ class GpuPasses:
         return gradient.flatten(0, 1)
 
 
-def _sum_of(parameter: Tensor) -> Tensor:
+def _sum_of(parameter: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     """The fp32 sum of a weight's gradients."""
     total: Tensor = cast(Any, parameter).main_grad
     return total
@@ -292,7 +298,7 @@ class _Staging:
 class _Loan:
     """A piece of pinned memory, until the copy from it that is queued in the block has run."""
 
-    def __init__(self, piece: Tensor, read: Any, device: torch.device):
+    def __init__(self, piece: Int[Tensor, " word"], read: Any, device: torch.device):
         self._piece, self._read, self._device = piece, read, device
 
     def __enter__(self) -> Tensor:

@@ -13,7 +13,7 @@ from typing import cast
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from heed.model.attention import AttentionMask, attention
@@ -108,13 +108,21 @@ class Slots:
         # The decoder's layers.
         for layer, cache, memory in zip(self._layers, self._caches, self._memories, strict=True):
 
-            def attend_to_past(y: Tensor, layer: DecoderLayer = layer, cache: Tensor = cache) -> Tensor:
+            def attend_to_past(
+                y: Float[Tensor, "place beam d_model"],
+                layer: DecoderLayer = layer,
+                cache: Float[Tensor, "all_places tgt beam kv"] = cache,
+            ) -> Tensor:
                 module = layer.self_attention
                 q, kv = module.qkv(y).split([module.widths[0], sum(module.widths[1:])], dim=-1)
                 cache[places, lengths] = kv
                 return _attend(module, q, cache[:n_places, :width].flatten(1, 2), module.widths[1:], past)
 
-            def attend_to_source(y: Tensor, layer: DecoderLayer = layer, memory: Tensor = memory) -> Tensor:
+            def attend_to_source(
+                y: Float[Tensor, "place beam d_model"],
+                layer: DecoderLayer = layer,
+                memory: Float[Tensor, "all_places src kv"] = memory,
+            ) -> Tensor:
                 module = layer.cross_attention
                 return _attend(module, module.q(y), memory[:n_places, :width], module.widths, source)
 
@@ -139,13 +147,13 @@ class Slots:
         ancestors.copy_(ancestors.gather(2, parents[:, None].expand(-1, ancestors.shape[1], -1)))
 
 
-def _enlarged(old: Tensor, fill: int | float, n_places: int, capacity: int) -> Tensor:
+def _enlarged(old: Shaped[Tensor, "place position ..."], fill: int | float, n_places: int, capacity: int) -> Tensor:
     larger = old.new_full((n_places, capacity, *old.shape[2:]), fill)
     larger[: old.shape[0], : old.shape[1]] = old
     return larger
 
 
-def _bias(visible: Tensor, low: float, dtype: torch.dtype) -> Tensor:
+def _bias(visible: Bool[Tensor, "*shape"], low: float, dtype: torch.dtype) -> Float[Tensor, "*shape"]:
     return torch.zeros(visible.shape, dtype=dtype, device=visible.device).masked_fill_(~visible, low)
 
 

@@ -7,6 +7,7 @@ PyTorch is imported when they are made, so that a machine without a GPU need not
 from collections.abc import Sequence
 
 import torch
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from heed.backends.reference import ReferenceBackend
@@ -58,7 +59,9 @@ class GpuTrainingBackend(ReferenceBackend):
             return "a GPU older than compute capability 8"
         return COVERAGE.missing(model)
 
-    def training_passes(self, model: Transformer, totals: Tensor, settings: PassSettings) -> TrainingPasses:  # type: ignore[override]
+    def training_passes(  # type: ignore[override]
+        self, model: Transformer, totals: Float[Tensor, " 2"], settings: PassSettings
+    ) -> TrainingPasses:
         from heed.backends.gpu.network import Regions
         from heed.backends.gpu.passes import GpuPasses
 
@@ -70,8 +73,8 @@ class GpuTrainingBackend(ReferenceBackend):
         self,
         optimizer: torch.optim.Optimizer,
         weights: Sequence[tuple[Tensor, Tensor]],
-        gradients: Tensor,
-        finite: Tensor,
+        gradients: Float[Tensor, " weight"],
+        finite: Bool[Tensor, ""],
     ) -> bool:
         from heed.backends.gpu.adam import RecordedAdam
 
