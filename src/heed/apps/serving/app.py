@@ -4,7 +4,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -287,9 +287,10 @@ def _replay(body: bytes) -> Receive:
     starts = iter(range(0, max(1, len(body)), PIECE_BYTES))
 
     async def receive() -> Message:
-        await asyncio.sleep(0)
         if (start := next(starts, None)) is not None:
             end = start + PIECE_BYTES
+            if start:
+                await asyncio.sleep(0)
             return {"type": "http.request", "body": body[start:end], "more_body": end < len(body)}
         await asyncio.Event().wait()
         raise AssertionError
@@ -297,19 +298,24 @@ def _replay(body: bytes) -> Receive:
     return receive
 
 
-async def _until_client_leaves(work: Any, receive: Receive, answer: _Answer) -> None:
-    """Runs the work; when the client is gone before its answer is complete, cancels it."""
-    task, leaving = asyncio.ensure_future(work), asyncio.ensure_future(receive())
+async def _until_client_leaves(work: Awaitable[None], receive: Receive, answer: _Answer) -> None:
+    """Does the work; when the client is gone before its answer is complete, cancels it."""
+    task, has_left = asyncio.current_task(), False
+    assert task is not None
+
+    async def watch() -> None:
+        nonlocal has_left
+        await receive()
+        if not answer.complete:
+            has_left = True
+            task.cancel()
+
+    watching = asyncio.ensure_future(watch())
     try:
-        await asyncio.wait({task, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        if not answer.complete and not task.done():
-            task.cancel()
-            await asyncio.wait({task})
-            answer.status = LEFT
-            return
-        await task
+        await work
+    except asyncio.CancelledError:
+        if not has_left or task.uncancel():  # the server itself is cancelled
+            raise
+        answer.status = LEFT
     finally:
-        leaving.cancel()
-        if not task.done():  # the server itself is cancelled
-            task.cancel()
-            await asyncio.wait({task})
+        watching.cancel()

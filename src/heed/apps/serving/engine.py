@@ -8,6 +8,7 @@ time divide them, since threads that share a search wait for each other.
 import asyncio
 import math
 import time
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
 from typing import TypeVar
@@ -40,6 +41,40 @@ T = TypeVar("T")
 async def off_event_loop(n_chars: int, work: Callable[[], T]) -> T:
     """The result of work on a text of `n_chars`; in another thread if the text is long, so that the loop stays free."""
     return work() if n_chars <= SHORT else await asyncio.to_thread(work)
+
+
+class _Outcomes:
+    """What the threads of the searches hand to a coroutine, for at most `timeout_seconds`."""
+
+    def __init__(self, timeout_seconds: float):
+        self._loop, self._outcomes = asyncio.get_running_loop(), deque[Outcome]()
+        self._deadline = self._loop.time() + timeout_seconds
+        self._arrival: asyncio.Future[None] | None = None
+
+    def deliver(self, outcome: Outcome) -> None:
+        """Called by any thread."""
+        with suppress(RuntimeError):  # the loop is closed, and nobody waits
+            self._loop.call_soon_threadsafe(self._put, outcome)
+
+    def _put(self, outcome: Outcome) -> None:
+        self._outcomes.append(outcome)
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._arrival is not None and not self._arrival.done():
+            self._arrival.set_result(None)
+
+    async def next(self) -> Outcome | None:
+        """The next one; None if it is late. A future and a timer: `asyncio.wait_for` starts a task for each."""
+        if not self._outcomes:
+            self._arrival = self._loop.create_future()
+            timer = None if self._deadline == math.inf else self._loop.call_at(self._deadline, self._wake)
+            try:
+                await self._arrival
+            finally:
+                if timer is not None:
+                    timer.cancel()
+        return self._outcomes.popleft() if self._outcomes else None
 
 
 class Engine:
@@ -105,7 +140,7 @@ class Engine:
         what is unfinished leaves the queue and the search.
         """
         # Encoding, in front of the queue: what has no room is rejected before this work.
-        deadline = time.monotonic() + timeout_seconds
+        outcomes = _Outcomes(timeout_seconds)
         self.queue.check_room()
         translators = [self.translator] * len(sentences) if pairs is None else list(map(self.between, pairs))
         different = dict.fromkeys(translators)
@@ -116,16 +151,9 @@ class Engine:
         n_chars = sum(map(len, sentences))
         pieces = await off_event_loop(n_chars, lambda: _pieces(sentences, translators))
 
-        # The threads of the searches hand their results to this coroutine's event loop.
-        loop, outcomes = asyncio.get_running_loop(), asyncio.Queue[Outcome]()
-
-        def deliver(outcome: Outcome) -> None:
-            with suppress(RuntimeError):  # the loop is closed, and nobody waits
-                loop.call_soon_threadsafe(outcomes.put_nowait, outcome)
-
         # A beam has as many hypotheses as it is wide, not more.
         n_best = min(n_best, self.translator.settings.beam_size)
-        request = Request(sentences, n_best, translators, deliver, n_unfinished=len(sentences))
+        request = Request(sentences, n_best, translators, outcomes.deliver, n_unfinished=len(sentences))
         request.add_pieces(pieces, [prefixes[one] for one in translators])
         self.queue.add(request)
 
@@ -135,14 +163,12 @@ class Engine:
                 if not of_sentence:
                     self._finish(request, i, [])
             for _ in sentences:
-                seconds = None if deadline == math.inf else max(0.0, deadline - time.monotonic())
-                try:
-                    outcome = await asyncio.wait_for(outcomes.get(), seconds)
-                except TimeoutError:
+                outcome = await outcomes.next()
+                if outcome is None:
                     late = TooLate("not finished in time")
                     if not request.shared:
                         late = TooLong("not finished in time: too long for this server; send it in parts")
-                    raise self.queue.count_rejection(late) from None
+                    raise self.queue.count_rejection(late)
                 if isinstance(outcome, Exception):
                     raise outcome
                 yield outcome

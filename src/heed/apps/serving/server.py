@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import gc
 import os
 import signal
 import socket
@@ -63,6 +64,7 @@ def run(service: Service, listener: socket.socket, log: Callable[[str], None]) -
         timeout_graceful_shutdown=max(1, int(service.limits.grace_seconds)),
         backlog=MAX_CONNECTIONS,
     )
+    gc.freeze()  # collections of garbage need not look at what has been loaded, which stays
     _Server(config, service).run(sockets=[listener])
 
 
