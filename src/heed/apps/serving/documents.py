@@ -112,7 +112,9 @@ async def translate_texts(
     for src, tgt in set(pairs):
         check_pair(service, src, tgt)
     if markup is None:
-        return languages, await service.translate(texts, pairs, n_best=n_best, by_line=by_line, keep=keep, terms=terms)
+        service.check_room(pairs)
+        drafts = await service.drafts(texts, pairs, by_line=by_line, keep=keep, terms=terms)
+        return languages, await service.translate(drafts, pairs, n_best=n_best)
     n_chars = 0 if terms is None else sum(map(len, texts)) + sum(map(len, terms))
     of_pages = await off_event_loop(n_chars, lambda: [terms_in(page, terms or {}) for page in texts])
     documents = [

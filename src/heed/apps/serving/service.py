@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from heed.apps.documents.formats.plain_text import TextDraft
-from heed.apps.documents.text.items import Item, Tag
+from heed.apps.documents.text.items import Item
 from heed.apps.documents.text.sentences import splitter
 from heed.apps.documents.text.tagged_text import has_words
 from heed.apps.documents.text.terms import Terms
@@ -286,18 +286,9 @@ class Service:
             self.engines[pair].queue.check_room()
 
     async def translate(
-        self,
-        texts: Sequence[str],
-        pairs: Sequence[tuple[str, str]],
-        *,
-        n_best: int = 1,
-        by_line: bool = False,
-        keep: tuple[str, ...] = (),
-        terms: Mapping[str, str] | None = None,
+        self, drafts: Sequence[TextDraft], pairs: Sequence[tuple[str, str]], *, n_best: int
     ) -> list[Translated]:
         """Translates each text from and into its languages. Errors as for `Engine.translate`."""
-        self.check_room(pairs)
-        drafts = await self.drafts(texts, pairs, by_line=by_line, keep=keep, terms=terms)
         found: list[list[Answer | None]] = [[None] * len(draft.questions) for draft in drafts]
         async with aclosing(self.answers(drafts, pairs, n_best=n_best)) as results:
             async for text, place, answer in results:
@@ -327,60 +318,41 @@ class Service:
 
     async def answers(
         self, drafts: Sequence[TextDraft], pairs: Sequence[tuple[str, str]], *, n_best: int = 1, prefix: str = ""
-    ) -> AsyncGenerator[tuple[int, int, "Answer"]]:
+    ) -> AsyncGenerator[tuple[int, int, Answer]]:
         """Yields (text, sentence, its translations) as they are finished, whichever engine they come from.
 
         Sentences whose placeholders or addresses do not survive are asked for again, without these.
         """
         deadline = self.deadline()
-
-        def asked(questions: Sequence[Sequence[Question]]) -> AsyncGenerator[tuple[int, int, Answer]]:
-            return self._asked(questions, pairs, deadline=deadline, n_best=n_best, prefix=prefix)
-
         # First the words of messages that stand in sentences, which are few.
         nested: dict[Question, list[Item]] = {}
-        if any(draft.nested for draft in drafts):
-            async with aclosing(asked([draft.nested for draft in drafts])) as results:
-                async for i, j, answer in results:
-                    nested[drafts[i].nested[j]] = answer.items[0]
-        async with aclosing(asked([draft.questions for draft in drafts])) as results:
-            async for i, j, answer in results:
-                if any(isinstance(item, Tag) for items in answer.items for item in items):
-                    answer = Answer(answer.translation, tuple(list(expanded(items, nested)) for items in answer.items))
-                yield i, j, answer
+        for is_nested in (True, False):
+            of_drafts = [draft.nested if is_nested else draft.questions for draft in drafts]
+            asked = {(i, j): question for i, of_text in enumerate(of_drafts) for j, question in enumerate(of_text)}
+            while asked:
+                places, lost = list(asked), dict[tuple[int, int], Question]()
+                texts, of_texts = [[question.text] for question in asked.values()], [pairs[i] for i, _ in places]
+                async with aclosing(
+                    self.translations(texts, of_texts, n_best=n_best, prefix=prefix, deadline=deadline)
+                ) as results:
+                    async for number, _, translation in results:
+                        i, j = places[number]
+                        question = asked[i, j]
+                        answers = await self._answers(question, translation, of_texts[number], deadline)
+                        if not answers and has_words((bare := question.without_texts()).sentence):
+                            lost[i, j] = bare
+                            continue
+                        answers = answers or [list(question.sentence.items())]
+                        if is_nested:
+                            nested[of_drafts[i][j]] = answers[0]
+                        else:
+                            yield i, j, Answer(translation, tuple(list(expanded(items, nested)) for items in answers))
+                asked = lost
 
-    async def _asked(
-        self,
-        questions: Sequence[Sequence[Question]],
-        pairs: Sequence[tuple[str, str]],
-        *,
-        deadline: float,
-        n_best: int,
-        prefix: str,
-    ) -> AsyncGenerator[tuple[int, int, "Answer"]]:
-        asked = {(i, j): question for i, of_text in enumerate(questions) for j, question in enumerate(of_text)}
-        while asked:
-            places, lost = list(asked), dict[tuple[int, int], Question]()
-            texts, of_texts = [[question.text] for question in asked.values()], [pairs[i] for i, _ in places]
-            async with aclosing(
-                self.translations(texts, of_texts, n_best=n_best, prefix=prefix, deadline=deadline)
-            ) as results:
-                async for number, _, translation in results:
-                    place = places[number]
-                    question = asked[place]
-                    answer = await self._answer(question, translation, of_texts[number], deadline)
-                    if answer is not None:
-                        yield *place, answer
-                    elif has_words((bare := question.without_texts()).sentence):
-                        lost[place] = bare
-                    else:
-                        yield *place, Answer(translation, (list(question.sentence.items()),))
-            asked = lost
-
-    async def _answer(
+    async def _answers(
         self, question: Question, translation: Translation, pair: tuple[str, str], deadline: float
-    ) -> "Answer | None":
-        """What the hypotheses make of a sentence, None if the best has lost what must stay."""
+    ) -> list[list[Item]]:
+        """What the hypotheses make of a sentence; nothing if the best has lost what must stay."""
         texts = [hypothesis.text for hypothesis in translation.alternatives or (translation,)]
         links: Sequence[Sequence[Link] | None] = [None] * len(texts)
         if question.has_tags and pair in self.engines:
@@ -388,7 +360,7 @@ class Service:
             async with self.in_time(deadline):
                 links = await self.attention.run(partial(translator.alignments, [question.text] * len(texts), texts))
         made = [question.answer(Aligned(text, link)) for text, link in zip(texts, links, strict=True)]
-        return None if made[0] is None else Answer(translation, tuple(items for items in made if items is not None))
+        return [] if made[0] is None else [items for items in made if items is not None]
 
     async def translations(
         self,
