@@ -227,7 +227,7 @@ def test_a_table_of_words_names_what_is_not_visible_and_ids_without_a_word():
 
 def test_a_model_without_the_package_says_what_to_install(spm, monkeypatch):
     monkeypatch.setitem(sys.modules, "sentencepiece", None)
-    with pytest.raises(HeedError, match=r"not installed: pip install 'heed-mt\[exchange\]'\.$"):
+    with pytest.raises(HeedError, match=r"not installed: pip install 'heed-mt\[sentencepiece\]'\.$"):
         marian_tokenizer(spm, spm)
 
 

@@ -20,6 +20,7 @@ from heed.model_folder.card import ModelCard, ModelConfig, read_config, write_co
 from heed.model_folder.weights import StoredWeights, check_weights, compare_shapes, finite_rows
 from heed.runtime.files import whole_folder
 from heed.runtime.manifest import MANIFEST, check, manifest, seal
+from heed.runtime.process_tuning import give_back_freed_memory
 from heed.runtime.verified import is_verified, verify
 from heed.text.tokenizer_kinds import AnyTokenizer, load_tokenizer
 
@@ -110,6 +111,7 @@ def _loaded(folder: Path, config: ModelConfig, sealed: dict[str, dict[str, Any]]
         reading = pool.submit(load_tokenizer, folder / "tokenizer.json")
         take = _verified_take(folder, config, sealed)
         tokenizer = reading.result()
+    give_back_freed_memory()  # of a large tokenizer.json, before weights are read
     sizes = (
         (len(tokenizer), config.vocab_size),
         (tokenizer.src_vocab_size, config.src_vocab_size or config.vocab_size),

@@ -127,14 +127,14 @@ class SentencePieceTokenizer:
         """The number of ids that a source may have."""
         return len(self._src)
 
-    @property
+    @cached_property
     def src(self) -> Vocabulary:
-        """The source's vocabulary, made anew: a search needs no such lists, and they take tens of megabytes."""
-        return self._src.vocabulary()
+        """The source's vocabulary, made when it is asked for: a search needs no such lists of tens of megabytes."""
+        return self.tgt if self._src is self._tgt else self._src.vocabulary()
 
-    @property
+    @cached_property
     def tgt(self) -> Vocabulary:
-        """The target's vocabulary, made anew."""
+        """The target's vocabulary, made when it is asked for."""
         return self._tgt.vocabulary()
 
     def __eq__(self, other: object) -> bool:
@@ -453,7 +453,7 @@ def _processor(protobuf: bytes) -> Any:
         from sentencepiece import SentencePieceProcessor
     except ImportError:
         raise HeedError(
-            "this model's text needs SentencePiece, which is not installed: pip install 'heed-mt[exchange]'."
+            "this model's text needs SentencePiece, which is not installed: pip install 'heed-mt[sentencepiece]'."
         ) from None
     try:
         return SentencePieceProcessor(model_proto=protobuf)

@@ -25,7 +25,12 @@ from heed.apps.exchange.generation_config import (
 )
 from heed.apps.exchange.many_languages import vocabularies, write_vocabularies
 from heed.apps.exchange.their_weights import weights_of
-from heed.apps.exchange.tokenizers import check_special, hugging_face_tokenizer, write_hugging_face_tokenizer
+from heed.apps.exchange.tokenizers import (
+    check_special,
+    hugging_face_tokenizer,
+    optional_json,
+    write_hugging_face_tokenizer,
+)
 from heed.apps.exchange.unmerged_weights import (
     IN_ALL_FORMATS,
     Parts,
@@ -40,7 +45,7 @@ from heed.apps.exchange.unmerged_weights import (
     parts_of,
     reorder_channels,
 )
-from heed.apps.exchange.verify import compare_logits, logits_of, ranking_note
+from heed.apps.exchange.verify import compare_logits, ranking_note
 from heed.config import shown, validated
 from heed.decoding.settings import DecodingSettings
 from heed.errors import HeedError
@@ -254,7 +259,7 @@ def _check_export(model: ModelFolder, out: Path, report: Callable[[str], None]) 
         result: Tensor = theirs(input_ids=src, attention_mask=src_mask.long(), decoder_input_ids=tgt).logits
         return result
 
-    difference = compare_logits(logits_of(model.model), logits, model)
+    difference = compare_logits(logits, model)
     report(f"Checked: transformers {transformers.__version__} gives the same logits, to {difference:.1e}.")
 
 
@@ -483,7 +488,7 @@ def _card(
         report(f"{path}: Heed has no {listed(missing)}; its translations differ from those of transformers.")
 
     # The rest of the card.
-    tokenizer = _json(file) if (file := path / "tokenizer_config.json").is_file() else {}
+    tokenizer = optional_json(path / "tokenizer_config.json")
     src, tgt = (str(tokenizer.get(f"{side}_lang") or side) for side in UNKNOWN_LANGUAGES)
     if languages is not None:  # of a model for one target language, generate's settings say which
         src, tgt = SEVERAL, next((code for code, i in languages.ids.items() if i == forced), SEVERAL)

@@ -11,9 +11,10 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from heed.apps.exchange.tokenizers import optional_json
 from heed.config import shown, validated
 from heed.errors import HeedError
-from heed.runtime.json_files import json_object, write_json
+from heed.runtime.json_files import write_json
 from heed.text.languages import Languages, short_codes
 from heed.text.piece_table import read_table
 from heed.text.sentencepiece import EOS, PAD, UNK, SentencePieceTokenizer, Vocabulary
@@ -27,7 +28,6 @@ SPECIAL = SpecialIds(pad=1, bos=2, eos=2, unk=3)
 SPECIAL_PIECES = [BOS, PAD, EOS, UNK]  # ids 0 to 3
 OF_SENTENCEPIECE = [UNK, BOS, EOS]  # its ids 0 to 2
 MOST_SPARE_ROWS = 128  # of the embedding behind the languages: a mask, made-up words, padding
-MAX_TABLE_BYTES = 2**24
 FLORES = re.compile("[a-z]{3}_[A-Z][a-z]{3}")
 LISTS: dict[str, list[str]] = {
     name: codes.split()
@@ -113,7 +113,7 @@ class Vocabularies(NamedTuple):
 
 def vocabularies(folder: Path, config: Mapping[str, Any], *, n_rows: int) -> Vocabularies:
     """The vocabularies of a folder. n_rows: of the embedding. HeedError names what is missing or does not fit."""
-    settings = _optional(folder / "tokenizer_config.json")
+    settings = optional_json(folder / "tokenizer_config.json")
     name = _list_of(folder, config, settings)
     model = _model(folder)
     if (folder / "vocab.json").is_file():
@@ -183,7 +183,7 @@ def _is_small100(folder: Path, config: Mapping[str, Any], settings: Mapping[str,
 
 def _given_ids(folder: Path, settings: Mapping[str, Any]) -> dict[str, int]:
     """The ids that files give to tokens that are cut out of a text."""
-    found: dict[Any, Any] = dict(_optional(folder / "added_tokens.json"))
+    found: dict[Any, Any] = dict(optional_json(folder / "added_tokens.json"))
     listed = settings.get("added_tokens_decoder")
     for i, token in (listed if isinstance(listed, dict) else {}).items():
         if isinstance(token, dict) and str(i).isascii() and str(i).isdigit():
@@ -228,7 +228,3 @@ def _model(folder: Path) -> SentencePieceModel:
         "types": [UNKNOWN, CONTROL, CONTROL] + [NORMAL] * len(pieces),
     }
     return validated(SentencePieceModel, values, where=str(path))
-
-
-def _optional(path: Path) -> dict[str, Any]:
-    return json_object(path, MAX_TABLE_BYTES) if path.is_file() else {}

@@ -41,6 +41,7 @@ from heed.model.architecture import Architecture
 from heed.model.coverage import Coverage
 from heed.model_folder import IMPORTED_FROM, UNKNOWN_LANGUAGES, ModelCard, ModelConfig, ModelFolder, folder_of
 from heed.runtime.reading import read_bounded
+from heed.text.piece_table import import_yaml
 from heed.text.sentencepiece import SentencePieceTokenizer, marian_tokenizer
 from heed.text.sentencepiece_model import MAX_PIECES
 from heed.text.tokenizer_kinds import AnyTokenizer
@@ -129,10 +130,7 @@ def _decoder_settings(path: Path) -> Path:
 
 
 def _yaml(content: bytes, path: Path) -> dict[str, Any]:
-    try:
-        import yaml
-    except ImportError:
-        raise HeedError(f"{path}: PyYAML reads it, which is not installed: pip install 'heed-mt[exchange]'.") from None
+    yaml = import_yaml(path)
     try:
         text = content.decode("utf-8")
         depth = 0

@@ -20,6 +20,11 @@ PREPEND_SPACE: dict[str, Any] = {"type": "Prepend", "prepend": " "}
 STRIP_SPACE: dict[str, Any] = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
 
 
+def optional_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file, an empty one if there is no such file. HeedError if it is damaged."""
+    return json_object(path, MAX_TABLE_BYTES) if path.is_file() else {}
+
+
 def tokenizer_json(tokenizer: Tokenizer, *, with_eos: bool) -> dict[str, Any]:
     """The content of a tokenizer.json that the library `tokenizers` reads, to give a line the ids that Heed gives it.
 
@@ -146,7 +151,7 @@ def _check_added_tokens(folder: Path, tokenizer: SentencePieceTokenizer) -> None
     }
     for name in ("added_tokens.json", "tokenizer_config.json", "special_tokens_map.json"):
         path = folder / name
-        content = json_object(path, MAX_TABLE_BYTES) if path.is_file() else {}
+        content = optional_json(path)
         for token in content if name == "added_tokens.json" else _named_tokens(content):
             if token not in own:
                 raise HeedError(
@@ -171,8 +176,7 @@ def piece_names(tokenizer: AnyTokenizer, *, src: bool) -> list[str]:
     """A name for every id of one side, no two alike."""
     if isinstance(tokenizer, Tokenizer):
         return tokenizer.id_names()
-    vocabulary = tokenizer.src if src else tokenizer.tgt
-    pieces = vocabulary.pieces or (vocabulary.model.pieces if vocabulary.model else [])
+    pieces = (tokenizer.src if src else tokenizer.tgt).table
     prefix = "<no piece"
     while any(piece and piece.startswith(prefix) for piece in pieces):
         prefix = f"<{prefix}"

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
-from heed.backends.cpu import packed_model, weights
+from heed.backends.cpu import packed_model
+from heed.backends.cpu import weights as weights_module
 from heed.backends.cpu.build import largest_int8_weight
 from heed.backends.cpu.packed_model import PackedModel, PackedWeights, Packer, Table
 from heed.backends.cpu.weights import Numbers, PackedWeight
@@ -49,10 +50,10 @@ def packed_once(make: Callable[[PackedWeights], PackedModel], packer: Packer, de
         with suppress(OSError):  # a cache that can only be read
             os.utime(path)
         return model
-    recorder = _Recorder(packer)
-    model = make(recorder)
+    weights = _KeptWeights({}, packer)
+    model = make(weights)
     try:
-        _keep(path, recorder.arrays)
+        _keep(path, weights.arrays)
     except (OSError, HeedError) as error:
         log.info("Packed weights are not kept for the next start: %s", error)
     return model
@@ -65,7 +66,7 @@ def packed_files() -> list[Path]:
 
 def _key(description: str) -> str:
     """32 digits that differ wherever the packed weights may: on another instruction set, or after a change of Heed."""
-    sources = [Path(str(module.__file__)).read_bytes() for module in (packed_model, weights)]
+    sources = [Path(str(module.__file__)).read_bytes() for module in (packed_model, weights_module)]
     machine = f"{chosen_set().name} {largest_int8_weight()}"
     return hashlib.sha256(b"\0".join([description.encode(), machine.encode(), *sources])).hexdigest()[:32]
 
@@ -103,58 +104,40 @@ def _checksum(arrays: dict[str, Numbers]) -> int:
 
 
 class _KeptWeights:
-    """PackedWeights from the arrays of a file."""
+    """The weights of a packer, which `arrays` then holds as a file keeps them; without one, those in `arrays`."""
 
-    def __init__(self, arrays: dict[str, Numbers]):
-        self._arrays = arrays
-        self._fields: dict[str, list[str]] = {}
-        for name in arrays:
-            weight, _, field = name.partition("/")
-            self._fields.setdefault(weight, []).append(field)
+    def __init__(self, arrays: dict[str, Numbers], packer: Packer | None = None):
+        self.arrays, self._packer = arrays, packer
 
     def table(self, name: str) -> Numbers:
-        return self._arrays[name]
+        if self._packer is not None and name not in self.arrays:
+            self.arrays[name] = self._packer.table(name)
+        return self.arrays[name]
 
     def matrix(self, name: str) -> PackedWeight:
-        fields = {field: self.table(f"{name}/{field}") for field in self._fields[name]}
-        d_in, d_out = fields.pop("sizes")
-        return PackedWeight(int(d_in), int(d_out), **fields)
+        return self._kept(name, self._packer.matrix(name) if self._packer else None)
 
     def pair(self, first: str, second: str) -> tuple[PackedWeight, PackedWeight]:
-        return self.matrix(first), self.matrix(second)
+        packed = self._packer.pair(first, second) if self._packer else (None, None)
+        return self._kept(first, packed[0]), self._kept(second, packed[1])
 
     def ends(self, *, share: Sharing) -> tuple[PackedWeight, Table, Table]:
-        output, sides = self.matrix("output"), ("src", "tgt")[: 1 if share == "all" else 2]
-        names = [f"{side}_embedding.weight" for side in sides]
-        tables = [self.table(name) if name in self._fields else output for name in names]
+        packed = self._packer.ends(share=share) if self._packer else (None, None, None)
+        output = self._kept("output", packed[0])
+        tables: list[Table] = []
+        for side, table in zip(("src", "tgt")[: 1 if share == "all" else 2], packed[1:], strict=False):
+            name = f"{side}_embedding.weight"
+            if table is not None and not isinstance(table, PackedWeight):
+                self.arrays[name] = table
+            tables.append(self.arrays.get(name, output))
         return output, tables[0], tables[-1]
 
-
-class _Recorder:
-    """The weights of a packer; `arrays` holds what it gave out, as a file keeps it."""
-
-    def __init__(self, packer: Packer):
-        self._packer = packer
-        self.arrays: dict[str, Numbers] = {}
-
-    def table(self, name: str) -> Numbers:
-        return self.arrays.setdefault(name, self._packer.table(name))
-
-    def matrix(self, name: str) -> PackedWeight:
-        return self._recorded(name, self._packer.matrix(name))
-
-    def pair(self, first: str, second: str) -> tuple[PackedWeight, PackedWeight]:
-        of_first, of_second = self._packer.pair(first, second)
-        return self._recorded(first, of_first), self._recorded(second, of_second)
-
-    def ends(self, *, share: Sharing) -> tuple[PackedWeight, Table, Table]:
-        output, src, tgt = self._packer.ends(share=share)
-        for name, table in (("tgt", tgt), ("src", src))[tgt is src :]:
-            if not isinstance(table, PackedWeight):
-                self.arrays[f"{name}_embedding.weight"] = table
-        return self._recorded("output", output), src, tgt
-
-    def _recorded(self, name: str, weight: PackedWeight) -> PackedWeight:
-        sizes = np.array([weight.d_in, weight.d_out])
-        self.arrays |= {f"{name}/{field}": array for field, array in (weight.arrays | {"sizes": sizes}).items()}
-        return weight
+    def _kept(self, name: str, weight: PackedWeight | None) -> PackedWeight:
+        if weight is not None:
+            sizes = np.array([weight.d_in, weight.d_out])
+            self.arrays |= {f"{name}/{field}": array for field, array in (weight.arrays | {"sizes": sizes}).items()}
+            return weight
+        names = (f"{name}/{field}" for field in ("panels", "bias", "steps", "offsets"))
+        fields = {whole.rpartition("/")[2]: self.arrays[whole] for whole in names if whole in self.arrays}
+        d_in, d_out = self.arrays[f"{name}/sizes"]
+        return PackedWeight(int(d_in), int(d_out), **fields)
