@@ -35,7 +35,6 @@ from heed.text.sentencepiece_model import (
 )
 from heed.text.token_names import SPACE, TokenNames, readable
 from heed.text.tokenizer import SpecialIds, check_unicode, spelled_bytes, trim_span
-from heed.text.tokenizer_file import read_tokenizer_file
 
 EOS, UNK, PAD = "</s>", "<unk>", "<pad>"  # the names of special pieces in Marian's vocabularies
 _CODE = re.compile("(?s)>>.+<<")
@@ -218,13 +217,8 @@ class SentencePieceTokenizer:
             temporary.write_text(json.dumps(file, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
     @classmethod
-    def load(cls, path: Path) -> "SentencePieceTokenizer":
-        """The tokenizer that `save` wrote. HeedError if the file is missing, or if its ids could not be trusted."""
-        return cls.from_json(read_tokenizer_file(path), where=path)
-
-    @classmethod
     def from_json(cls, file: Any, *, where: Path) -> "SentencePieceTokenizer":
-        """The tokenizer in the JSON of a file."""
+        """The tokenizer in the JSON of a file. HeedError if its ids could not be trusted."""
         content = validated(_File, file, where=str(where))
         special = SpecialIds(**content.special.model_dump())
         try:
