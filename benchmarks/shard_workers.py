@@ -55,8 +55,7 @@ def prepare(folder: Path, run: str, *options: str) -> dict[str, float]:
 
 def opening(data: Path) -> dict[str, float]:
     """Of a prepared corpus: seconds of opening, of a window's shards and of its plan; memory that each adds."""
-    from heed.data.batches.shard_batches import ShardBatches
-    from heed.data.batches.token_batches import BatchLimits
+    from heed.data.batches.token_batches import BatchLimits, TokenBatches
     from heed.data.corpus.sharded import ShardedCorpus
     from heed.text.tokenizer_kinds import load_tokenizer
 
@@ -66,7 +65,7 @@ def opening(data: Path) -> dict[str, float]:
     tokenizer = load_tokenizer(data / "tokenizer.json")
     begun, started = peak(), time.monotonic()
     corpus = ShardedCorpus(data / "shards", vocab_size=len(tokenizer))
-    batches = ShardBatches(corpus, tokenizer.special, BatchLimits(25_000, 25_000, 6_250, seed=1))
+    batches = TokenBatches(corpus, tokenizer.special, BatchLimits(25_000, 25_000, 6_250, seed=1))
     opened = time.monotonic()
     batches.collate(batches.heaviest(padded=False)[0])
     shards = time.monotonic()

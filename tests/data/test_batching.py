@@ -26,7 +26,7 @@ def corpus_of(lengths) -> ParallelCorpus:
     pairs = [
         (list(range(3, 3 + src)), list(range(40 + i % 7, 40 + i % 7 + tgt))) for i, (src, tgt) in enumerate(lengths)
     ]
-    return write_corpus(folder / "c", pairs, vocab_size=100)
+    return write_corpus(folder / "c", pairs, vocab_size=1000)
 
 
 def batches_of(corpus, *, limit=100, micro=40, seed=1) -> TokenBatches:
@@ -67,23 +67,18 @@ def test_an_epoch_holds_every_pair_once_and_neither_step_nor_pass_is_too_large(l
             assert work.n_tgt == sum(part.n_tgt_tokens for part in collated)
 
 
-class DrawnLengths:
-    """Lengths without a corpus: log-normal, as those of web text, up to `longest`; the sides' ratio is 1.05 ± 0.25."""
-
-    def __init__(self, n_pairs: int, longest: int):
-        draw = np.random.default_rng(0)
-        src = np.clip(draw.lognormal(3.1, 0.6, n_pairs), 1, longest - 1)
-        tgt = np.clip(src * draw.normal(1.05, 0.25, n_pairs), 1, longest - 1)
-        self.lengths = src.astype(np.int32), tgt.astype(np.int32)
-
-    def __len__(self) -> int:
-        return len(self.lengths[0])
+def drawn_corpus(n_pairs: int, longest: int) -> ParallelCorpus:
+    """Log-normal lengths, as those of web text, up to `longest`; the sides' ratio is 1.05 ± 0.25."""
+    draw = np.random.default_rng(0)
+    src = np.clip(draw.lognormal(3.1, 0.6, n_pairs), 1, longest - 1)
+    tgt = np.clip(src * draw.normal(1.05, 0.25, n_pairs), 1, longest - 1)
+    return corpus_of(zip(src.astype(int).tolist(), tgt.astype(int).tolist(), strict=True))
 
 
 @pytest.mark.parametrize(("limit", "longest"), [(25_000, 250), (4096, 250), (2048, 200), (600, 59)])
 def test_steps_are_full_of_real_tokens_and_the_same_on_every_machine(limit, longest):
     """The last step of an epoch takes what is left. A pass without padding is one of as few as can be."""
-    lengths = DrawnLengths(29_000, longest)
+    lengths = drawn_corpus(29_000, longest)
     whole = batches_of(lengths, limit=limit, micro=10**9)
     plan = whole.plan(0)
     works = [whole.workload(step) for step in plan[:-1]]
@@ -98,7 +93,7 @@ def test_steps_are_full_of_real_tokens_and_the_same_on_every_machine(limit, long
 
 def test_a_step_has_groups_of_many_lengths():
     """Its mean length differs from the corpus's by little more than that of as many random groups of one length."""
-    lengths = DrawnLengths(29_000, 250)
+    lengths = drawn_corpus(29_000, 250)
     batches = batches_of(lengths, limit=25_000, micro=25_000)
     means = [float(np.mean(lengths.lengths[0][step[0]])) for step in batches.plan(0)[:-1]]
     assert np.std(means) < 0.3 * np.std(lengths.lengths[0])
@@ -133,8 +128,9 @@ def test_order_depends_on_seed_and_epoch_alone():
 
 
 def test_like_lengths_meet_where_padding_is_computed():
-    batches = batches_of(DrawnLengths(29_000, 250), limit=25_000, micro=25_000)
-    src, tgt = batches._src_lengths, batches._tgt_lengths
+    lengths = drawn_corpus(29_000, 250)
+    batches = batches_of(lengths, limit=25_000, micro=25_000)
+    src, tgt = (of + 1 for of in lengths.lengths)
     passes = [rows for step in batches.plan(0)[:10] for rows in batches.passes(step, padded=True)]
     computed = sum(len(rows) * (int(src[rows].max()) + int(tgt[rows].max())) for rows in passes)
     assert sum(int(src[rows].sum() + tgt[rows].sum()) for rows in passes) / computed > 0.8
@@ -198,7 +194,7 @@ def test_an_epoch_holds_every_pair_once_however_often_its_batches_change(lengths
 
 
 def test_a_run_of_an_earlier_version_keeps_its_plan():
-    batches = PaddedBatches(DrawnLengths(3000, 60), SPECIAL, BatchLimits(900, 800, 400, seed=3))
+    batches = PaddedBatches(drawn_corpus(3000, 60), SPECIAL, BatchLimits(900, 800, 400, seed=3))
     plan = batches.plan(2)
     content = b"".join(
         rows.astype("<u4").tobytes() + b"|" for step in plan for rows in batches.passes(step, padded=False)

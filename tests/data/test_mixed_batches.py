@@ -52,7 +52,7 @@ def steps(batches: MixedBatches, n: int, *, begin: int = 0, epoch: int = 0, draw
 
 def shares(batches, taken) -> np.ndarray:
     rows = np.concatenate([rows for *_, micro_batches in taken for rows in micro_batches])
-    counts = np.histogram(rows, bins=batches._first_rows)[0]
+    counts = np.histogram(rows, bins=[0, *np.cumsum(batches.sizes)])[0]
     return counts / counts.sum()
 
 
@@ -92,7 +92,7 @@ def test_a_pass_over_a_part_has_each_of_its_pairs_once():
     for epoch in range(2):
         epoch_rows = np.concatenate([rows for batch in batches.plan(epoch, EpochState(drawn=drawn)) for rows in batch])
         for number, of_part in enumerate(rows):
-            begin, end = batches._first_rows[number : number + 2]
+            begin, end = np.cumsum([0, *batches.sizes])[number : number + 2]
             of_part += epoch_rows[(epoch_rows >= begin) & (epoch_rows < end)].tolist()
         drawn = batches.drawn_after(epoch, EpochState(drawn=drawn), step=epoch + 1)
     assert drawn is not None
@@ -148,7 +148,7 @@ def test_stages_leave_no_pair_out_and_take_none_twice_before_each_was_taken_once
         step += len(plan)
         drawn, epoch, earlier = batches.drawn_after(epoch, at, step=step), epoch + 1, ()
     for number, left in enumerate(drawn.left or [()] * 3):
-        first, end = batches._first_rows[number : number + 2]
+        first, end = np.cumsum([0, *batches.sizes])[number : number + 2]
         times = np.bincount(np.concatenate(rows), minlength=end)[first:end]
         assert times.sum() == drawn.pairs[number] - len(left)
         assert times.max() - times.min() <= 1 and times.min() > 0

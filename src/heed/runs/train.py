@@ -5,7 +5,6 @@ from contextlib import ExitStack, closing
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -14,11 +13,10 @@ from heed.backends.choice import kernels_state
 from heed.backends.modules import backend_for
 from heed.data.batches.batch import Rows
 from heed.data.batches.mixed_batches import MixedBatches
-from heed.data.batches.shard_batches import ShardBatches
-from heed.data.batches.token_batches import PADDED, Batches, BatchLimits, Step, TokenBatches
+from heed.data.batches.token_batches import PADDED, BatchLimits, Step, TokenBatches
 from heed.data.corpora.download import Corpora, Report
 from heed.data.corpus.shard import ParallelCorpus
-from heed.data.corpus.sharded import ShardedCorpus, TrainingCorpus
+from heed.data.corpus.sharded import TrainingCorpus
 from heed.data.preparation.job import Prepared, prepare
 from heed.data.preparation.tags import shown_codes, tagged_languages
 from heed.data.reading.text_files import TextFiles
@@ -152,7 +150,7 @@ def train_files(context: RunContext, files: TextFiles, *, callbacks: Callbacks =
     )
 
     # `validate` scores dev during training; the unigram loss is what a model reaches that has learned only frequencies.
-    dev = _batches(context, prepared.dev, tokenizer)
+    dev = _kinds(context)[0](prepared.dev, tokenizer.special, _limits(context))
     state = train(
         *(model, batches, settings, machine),
         workers=workers,
@@ -210,7 +208,7 @@ def _check_limits(context: RunContext, prepared: Prepared) -> None:
 
 
 def _averaged_and_scored(
-    context: RunContext, files: TextFiles, card: ModelCard, dev: Batches, *, tokenizer: AnyTokenizer, step: int
+    context: RunContext, files: TextFiles, card: ModelCard, dev: TokenBatches, *, tokenizer: AnyTokenizer, step: int
 ) -> list[Evaluation]:
     """The scores of RUN/model, which becomes an average of checkpoints or the best one (average_last, keep_better)."""
     run, machine, settings, report = context.run, context.machine, context.recipe.training, context.report
@@ -375,7 +373,7 @@ def _card(context: RunContext, files: TextFiles, corpus: TrainingCorpus, tokeniz
 
 
 def _validation(
-    context: RunContext, files: TextFiles, dev: Batches, tokenizer: AnyTokenizer
+    context: RunContext, files: TextFiles, dev: TokenBatches, tokenizer: AnyTokenizer
 ) -> Callable[[Transformer], dict[str, float]]:
     """The numbers logged at every checkpoint: cross-entropy and perplexity of dev, and the task's own score.
 
@@ -403,40 +401,26 @@ def _validation(
 
 def _training_batches(
     context: RunContext, files: TextFiles, corpus: TrainingCorpus, tokenizer: AnyTokenizer
-) -> Batches:
+) -> TokenBatches:
     """Returns the batches of the whole corpus, or of the recipe's mix, whose shares are reported."""
     mix = context.recipe.data.mixture
+    whole, mixed = _kinds(context)
     if mix is None:
-        return _batches(context, corpus, tokenizer)
+        return whole(corpus, tokenizer.special, _limits(context))
     n_files = [part.n_files for part in files.parts]
-    mixed = _kinds(context).mixed
     batches = mixed(corpus, tokenizer.special, _limits(context), mix=mix, n_files=n_files)
     for line in mix.lines(batches.sizes):
         context.report(f"Mix: {line}.")
     return batches
 
 
-def _batches(context: RunContext, corpus: TrainingCorpus, tokenizer: AnyTokenizer) -> Batches:
-    if isinstance(corpus, ShardedCorpus):
-        return _kinds(context).shards(corpus, tokenizer.special, _limits(context))
-    return _kinds(context).whole(corpus, tokenizer.special, _limits(context))
-
-
-class _Kinds(NamedTuple):
-    """The classes of a plan of batches."""
-
-    whole: type[TokenBatches] = TokenBatches
-    mixed: type[MixedBatches] = MixedBatches
-    shards: type[ShardBatches] = ShardBatches
-
-
-def _kinds(context: RunContext) -> _Kinds:
-    """Returns the classes of batches of the plan that the run began with, or of a new run."""
+def _kinds(context: RunContext) -> tuple[type[TokenBatches], type[MixedBatches]]:
+    """Returns the classes of batches, of a text and of a mix, of the plan that the run began with, or of a new run."""
     if plan_name(context.run / "checkpoints") != PADDED:
-        return _Kinds()
-    from heed.data.batches.padded_plan import PaddedBatches, PaddedMixedBatches, PaddedShardBatches
+        return TokenBatches, MixedBatches
+    from heed.data.batches.padded_plan import PaddedBatches, PaddedMixedBatches
 
-    return _Kinds(PaddedBatches, PaddedMixedBatches, PaddedShardBatches)
+    return PaddedBatches, PaddedMixedBatches
 
 
 def _limits(context: RunContext) -> BatchLimits:
@@ -449,7 +433,7 @@ def _limits(context: RunContext) -> BatchLimits:
     )
 
 
-def _passes(batches: Batches, steps: Sequence[Step], model: Transformer) -> list[Rows]:
+def _passes(batches: TokenBatches, steps: Sequence[Step], model: Transformer) -> list[Rows]:
     """All that a validation of the model computes, pass by pass."""
     padded = backend_for(model).computes_padding
     return [rows for step in steps for rows in batches.passes(step, padded=padded)]

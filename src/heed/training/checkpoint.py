@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from heed.data.batches.token_batches import PADDED, Batches, BatchLimits, Drawn, EpochState, PlanPart, Step
+from heed.data.batches.token_batches import PADDED, BatchLimits, Drawn, EpochState, PlanPart, Step, TokenBatches
 from heed.errors import HeedError
 from heed.model.cost import Workload
 from heed.model.transformer import Transformer
@@ -37,10 +37,10 @@ class TrainState:
     Dropout and the order of the batches need no state: seed, step, epoch and `rollbacks` decide them.
     """
 
-    plan_name: str = PADDED  # of Batches; older checkpoints do not know it
+    plan_name: str = PADDED  # of TokenBatches; older checkpoints do not know it
     step: int = 0  # optimizer steps, including those skipped because loss or gradient was not finite
     epoch: int = 0
-    window: int = 0  # of the epoch, where it is planned in several: see Batches
+    window: int = 0  # of the epoch, where it is planned in several: see TokenBatches
     n_windows: int = 1
     order_seed: int | None = None  # by which the epoch's windows were drawn, if that of the limits has changed since
     batch: int = 0  # batches of this window already used, of those that the limits below make
@@ -85,11 +85,11 @@ class TrainState:
         """What decides the plan of the present window, besides the epoch's number."""
         return EpochState(self.window, self.order_seed, tuple(self.earlier_parts), self.drawn)
 
-    def plan_of(self, batches: Batches) -> list[Step]:
+    def plan_of(self, batches: TokenBatches) -> list[Step]:
         """The batches of the present window, those used under earlier limits left out."""
         return batches.plan(self.epoch, self.epoch_state)
 
-    def end_window(self, batches: Batches) -> None:
+    def end_window(self, batches: TokenBatches) -> None:
         """Goes to the beginning of the next window, after the last one to that of the next epoch."""
         drawn = batches.drawn_after(self.epoch, self.epoch_state, step=self.step)
         self.window, self.batch, self.earlier_parts = self.window + 1, 0, []

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from heed.data.batches.token_batches import Batches, Step
+from heed.data.batches.token_batches import Step, TokenBatches
 from heed.errors import HeedError
 from heed.training.checkpoint import TrainState
 from heed.training.logbook import Logbook
@@ -29,7 +29,7 @@ class PendingStep(NamedTuple):
 class FaultCounter:
     """Checks steps once the device has computed them, and counts those in a row that it skipped."""
 
-    def __init__(self, batches: Batches, logbook: Logbook, state: TrainState):
+    def __init__(self, batches: TokenBatches, logbook: Logbook, state: TrainState):
         self._batches, self._logbook, self._state = batches, logbook, state
         self._n_faults = 0
 

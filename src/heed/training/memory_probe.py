@@ -7,7 +7,7 @@ import torch
 
 from heed.backends.training_protocol import TrainingPasses
 from heed.data.batches.batch import Batch, Rows
-from heed.data.batches.token_batches import Batches
+from heed.data.batches.token_batches import TokenBatches
 from heed.errors import HeedError, is_out_of_memory
 from heed.runtime.device import Machine
 from heed.runtime.memory import free_memory, peak_memory, reset_peak_memory
@@ -31,7 +31,7 @@ class MemoryProbe:
     workers: Workers
     settings: TrainingSettings
 
-    def largest_fitting(self, batches: Batches) -> Batches:
+    def largest_fitting(self, batches: TokenBatches) -> TokenBatches:
         """The batches, their passes halved until every worker's memory holds the largest of them.
 
         HeedError if not even one pair fits.
@@ -45,7 +45,7 @@ class MemoryProbe:
             batches = batches.with_micro_tokens(max(batches.micro_tokens // 2, batches.longest))
         return batches
 
-    def fits(self, batches: Batches) -> bool:
+    def fits(self, batches: TokenBatches) -> bool:
         """Whether every worker can run forward and backward over the heaviest micro-batches."""
         fits = True
         try:
@@ -61,7 +61,7 @@ class MemoryProbe:
             torch.cuda.empty_cache()
         return not self.workers.any(not fits)
 
-    def _try_heaviest(self, batches: Batches) -> None:
+    def _try_heaviest(self, batches: TokenBatches) -> None:
         """Runs forward and backward over the heaviest micro-batches; an out-of-memory error if they do not fit.
 
         A GPU reports that its memory is full. A CPU's system would kill the process instead: there a quarter of the
@@ -95,7 +95,7 @@ class MemoryProbe:
                 self._try_pass(part, batches)
         moments.clear()
 
-    def _try_pass(self, rows: Rows, batches: Batches) -> None:
+    def _try_pass(self, rows: Rows, batches: TokenBatches) -> None:
         batch = batches.collate(rows)
         if (passes := self.weights.passes(self.settings)) is not None:
             try:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from heed.backends.modules import backend_for
 from heed.backends.training_protocol import ROW_MULTIPLE
 from heed.data.batches.batch import Batch
-from heed.data.batches.token_batches import Batches, Step
+from heed.data.batches.token_batches import Step, TokenBatches
 from heed.training.settings import TrainingSettings
 from heed.training.step import MasterWeights
 
@@ -36,7 +36,7 @@ class StepSize:
         )
 
 
-def step_size(batches: Batches, steps: Sequence[Step], weights: MasterWeights, settings: TrainingSettings) -> StepSize:
+def step_size(batches: TokenBatches, steps: list[Step], weights: MasterWeights, settings: TrainingSettings) -> StepSize:
     """The mean size of the first N_SAMPLED of these steps, all workers together."""
     steps = steps[:N_SAMPLED]
     works = [batches.workload(step) for step in steps]

@@ -13,7 +13,7 @@ from typing import NoReturn
 import torch
 
 from heed.backends.protocol import NotFiniteError
-from heed.data.batches.token_batches import Batches, PlanPart, Step
+from heed.data.batches.token_batches import PlanPart, Step, TokenBatches
 from heed.errors import HeedError, Stopped, is_out_of_memory
 from heed.model.transformer import Transformer
 from heed.runtime.device import Machine
@@ -50,7 +50,7 @@ NO_STAGES: Mapping[int, str] = MappingProxyType({})
 
 def train(
     model: Transformer,
-    batches: Batches,
+    batches: TokenBatches,
     settings: TrainingSettings,
     machine: Machine,
     *,
@@ -93,7 +93,7 @@ def train(
     n_rollbacks = 0
     while True:
         state.plan_name = batches.plan_name
-        batches = _fit_into_memory(setup, batches, state, report)
+        batches = _fit_memory(setup, batches, state, report)
         _resume_epoch(batches, state, report)
         # The log drops what is behind the checkpoint, since those steps are repeated.
         start_step = state.step
@@ -152,7 +152,7 @@ def _begin_or_resume(state: TrainState, settings: TrainingSettings, report: Call
         state.rank_anew(settings)
 
 
-def _fit_into_memory(setup: _Setup, batches: Batches, state: TrainState, report: Callable[[str], None]) -> Batches:
+def _fit_memory(setup: _Setup, batches: TokenBatches, state: TrainState, report: Callable[[str], None]) -> TokenBatches:
     probe = MemoryProbe(setup.weights, setup.optimizer, setup.machine, setup.workers, setup.settings)
     with progress("Trying the largest batch"):
         fitting = probe.largest_fitting(batches.with_micro_tokens(state.micro_tokens))
@@ -166,7 +166,7 @@ def _fit_into_memory(setup: _Setup, batches: Batches, state: TrainState, report:
     return fitting
 
 
-def _resume_epoch(batches: Batches, state: TrainState, report: Callable[[str], None]) -> None:
+def _resume_epoch(batches: TokenBatches, state: TrainState, report: Callable[[str], None]) -> None:
     """Lets the limits of the batches apply to what is left of the epoch, if it began with other ones."""
     state.n_windows = batches.n_windows
     if state.limits is not None and (state.window or state.batch) and state.order_seed is None:
@@ -208,7 +208,7 @@ def _stop_error(stop: StopSignals) -> Stopped:
 class _Loop:
     """The steps from a checkpoint to a limit."""
 
-    def __init__(self, setup: _Setup, batches: Batches, logbook: Logbook, state: TrainState):
+    def __init__(self, setup: _Setup, batches: TokenBatches, logbook: Logbook, state: TrainState):
         self.weights, self.optimizer, self.settings = setup.weights, setup.optimizer, setup.settings
         self.machine, self.workers = setup.machine, setup.workers
         self.checkpoints, self.validate = setup.checkpoints, setup.validate

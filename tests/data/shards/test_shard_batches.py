@@ -13,8 +13,7 @@ from tests.training.test_distributed import joined
 
 from heed.data.batches import mixed_batches
 from heed.data.batches.mixed_batches import MixedBatches
-from heed.data.batches.shard_batches import WINDOW_SHARDS, ShardBatches
-from heed.data.batches.token_batches import BatchLimits, EpochState, PlanPart, TokenBatches
+from heed.data.batches.token_batches import WINDOW_SHARDS, BatchLimits, EpochState, PlanPart, StepPlan, TokenBatches
 from heed.data.corpus.shard import write_corpus
 from heed.data.corpus.sharded import ShardedCorpus
 from heed.data.mix import Mix, MixPart
@@ -37,7 +36,7 @@ def shards():
 
 def test_an_epoch_has_every_pair_once_and_another_epoch_another_order(tmp_path, shards):
     corpus = sharded(tmp_path / "shards", shards, vocab_size=100)
-    batches = ShardBatches(corpus, SPECIAL, LIMITS)
+    batches = TokenBatches(corpus, SPECIAL, LIMITS)
     orders = []
     for epoch in (0, 1):
         plans = [batches.plan(epoch, EpochState(window)) for window in range(batches.n_windows)]
@@ -50,17 +49,17 @@ def test_an_epoch_has_every_pair_once_and_another_epoch_another_order(tmp_path, 
 
 def test_a_window_is_planned_as_the_corpus_that_its_shards_make(tmp_path, shards):
     corpus = sharded(tmp_path / "shards", shards, vocab_size=100)
-    batches = ShardBatches(corpus, SPECIAL, LIMITS)
+    batches = TokenBatches(corpus, SPECIAL, LIMITS)
     order = np.random.default_rng((LIMITS.seed, 2)).permutation(len(shards))
     for window in range(batches.n_windows):
         chosen = order[window * WINDOW_SHARDS : (window + 1) * WINDOW_SHARDS]
         pairs = [pair for number in chosen for pair in shards[number]]
         one = write_corpus(tmp_path / f"window-{window}", pairs, vocab_size=100)
-        alone = TokenBatches(one, SPECIAL, LIMITS, key=(window,))
+        alone, plan = TokenBatches(one, SPECIAL, LIMITS), StepPlan(one.lengths, LIMITS, window=window)
         earlier = (PlanPart(LIMITS._replace(max_tgt_tokens=90), 2),)
         for parts in ((), earlier):
             ours = batches.plan(2, EpochState(window, earlier=parts))
-            expected = alone.plan(2, EpochState(earlier=parts))
+            expected = plan.steps(2, parts)
             assert len(ours) == len(expected) and [len(batch) for batch in ours] == [len(batch) for batch in expected]
             for batch, expected_batch in zip(ours, expected, strict=True):
                 assert batches.workload(batch) == alone.workload(expected_batch)
@@ -138,7 +137,7 @@ def test_rows_keep_their_order_whatever_shards_they_are_of(tmp_path, shards):
 def test_the_heaviest_micro_batches_have_the_longest_pair_of_all_shards(tmp_path, shards):
     shards[5][3] = ([7] * 50, [8])
     corpus = sharded(tmp_path / "shards", shards, vocab_size=100)
-    batches = ShardBatches(corpus, SPECIAL, LIMITS)
+    batches = TokenBatches(corpus, SPECIAL, LIMITS)
     assert batches.longest == 51 and any(
         batches.workload([rows]).n_src >= 51 for rows in batches.heaviest(padded=False)
     )
@@ -146,8 +145,8 @@ def test_the_heaviest_micro_batches_have_the_longest_pair_of_all_shards(tmp_path
 
 def test_a_seed_that_changes_within_an_epoch_leaves_the_order_of_its_shards(tmp_path, shards):
     corpus = sharded(tmp_path / "shards", shards, vocab_size=100)
-    old = ShardBatches(corpus, SPECIAL, LIMITS)
-    new = ShardBatches(corpus, SPECIAL, LIMITS._replace(seed=4))
+    old = TokenBatches(corpus, SPECIAL, LIMITS)
+    new = TokenBatches(corpus, SPECIAL, LIMITS._replace(seed=4))
     state = TrainState(window=1, n_windows=old.n_windows, order_seed=LIMITS.seed)
     seen = [rows for batch in old.plan(0) for rows in batch]
     for window in range(1, old.n_windows):
@@ -159,7 +158,7 @@ def test_a_seed_that_changes_within_an_epoch_leaves_the_order_of_its_shards(tmp_
 def test_the_ranks_of_a_run_share_its_batches_however_many_they_are(tmp_path, shards):
     corpus = sharded(tmp_path / "shards", shards, vocab_size=100)
     for n in (1, 2, 3):
-        batches = ShardBatches(corpus, SPECIAL, LIMITS)
+        batches = TokenBatches(corpus, SPECIAL, LIMITS)
         for batch in batches.plan(1, EpochState(1)):
             passes = batches.passes(batch, padded=n == 2)
             shares = [rows for rank in range(n) for rows in Workers(rank, n).shard(passes)]
@@ -178,7 +177,7 @@ def test_a_run_stopped_in_the_middle_of_a_window_resumes_exactly_by_one_rank_or_
 
     def trained(name, **options):
         corpus = ShardedCorpus(tmp_path / "shards", vocab_size=len(number_tokenizer))
-        batches = ShardBatches(corpus, SPECIAL, limits)
+        batches = TokenBatches(corpus, SPECIAL, limits)
         return run_training(tmp_path, number_tokenizer, name, batches=batches, **options)[1]
 
     straight = trained("straight")

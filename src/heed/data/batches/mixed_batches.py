@@ -11,17 +11,15 @@ more pairs than a window of the largest ones, since it is planned at once.
 """
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from heed.data.batches.batch import Rows
-from heed.data.batches.shard_batches import WINDOW_SHARDS, ShardBatches
 from heed.data.batches.token_batches import (
     BEGINNING,
-    Batches,
+    WINDOW_SHARDS,
     BatchLimits,
     Drawn,
     EpochState,
@@ -30,7 +28,7 @@ from heed.data.batches.token_batches import (
     TokenBatches,
 )
 from heed.data.corpus.shard import SIDES
-from heed.data.corpus.sharded import ShardedCorpus, TrainingCorpus
+from heed.data.corpus.sharded import TrainingCorpus
 from heed.data.mix import Mix
 from heed.errors import HeedError
 from heed.text.tokenizer import SpecialIds
@@ -40,75 +38,30 @@ MIN_EPOCH_PAIRS = 1000  # so that a share of a small corpus is not rounded by mo
 OF_PARTS = 0x6D6978  # in the seed of a part's permutations, so that no epoch's order has the same
 
 
-class _DrawnPairs:
-    """The lengths of the pairs of an epoch. rounds: where each round begins among them, and the last one's end."""
-
-    def __init__(self, corpus: TrainingCorpus, rows: Rows, rounds: list[int]):
-        self.rows, self.rounds = rows, rounds
-        src, tgt = (corpus.lengths_of(side, rows).astype(np.int32) for side in SIDES)
-        self.lengths = src, tgt
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-
-class RoundBatches(TokenBatches):
-    """TokenBatches of a mix, round by round."""
-
-    def _plan(self, epoch: int, left: NDArray[np.bool_]) -> list[Step]:
-        steps: list[Step] = []
-        for number, (begin, end) in enumerate(pairwise(self._corpus.rounds)):
-            draw: Any = np.random.default_rng((self.limits.seed, epoch, number))
-            places = (begin + draw.permutation(end - begin)).astype(np.uint32)
-            steps += self._steps_of(places[left[places]], draw)
-        return steps
-
-
-class MixedBatches(Batches):
+class MixedBatches(TokenBatches):
     """The order of training on a mix."""
 
-    of_text: type[TokenBatches] = TokenBatches
-    of_rounds: type[TokenBatches] = RoundBatches
+    n_windows = 1
 
     def __init__(
         self, corpus: TrainingCorpus, special: SpecialIds, limits: BatchLimits, *, mix: Mix, n_files: Sequence[int]
     ):
         """n_files: of each part, whose pairs stand in the corpus in this order. HeedError for a part without pairs."""
         super().__init__(corpus, special, limits)
-        # Where the parts begin and the last one ends, and the shards of each.
-        self._shards: list[range] = [range(1)] * len(n_files)
+        self._parts = corpus.parts(n_files)
         self._most_pairs: int | None = None  # of an epoch
-        if isinstance(corpus, ShardedCorpus):
-            ends = np.cumsum([0, *corpus.shards_of_parts]).tolist()
-            self._shards = list(map(range, ends, ends[1:]))
-            self._first_rows: list[int] = corpus.starts[ends].tolist()
-            n_longer = list(map(corpus.n_longer, self._shards))
+        if corpus.n_shards > 1:
             self._most_pairs = WINDOW_SHARDS * int(np.diff(corpus.starts).max())
             # Two windows of each part, and a shard for the line of a pair of those before.
-            corpus.max_open = 1 + 2 * WINDOW_SHARDS * len(self._shards)
-            self._unmixed: Batches = ShardBatches(corpus, special, limits)
-        else:
-            bounds, longer = corpus.first_rows(), np.maximum(*corpus.lengths)
-            self._first_rows = [bounds[i] for i in np.cumsum([0, *n_files]).tolist()]
-            n_longer = [int(longer[begin:end].sum()) for begin, end in pairwise(self._first_rows)]
-            self._unmixed = self.of_text(corpus, special, limits)
-        self.mix, self.sizes = mix, np.diff(self._first_rows).tolist()
+            corpus.max_open = 1 + 2 * WINDOW_SHARDS * len(self._parts)
+        self.mix, self.sizes = mix, [len(part.rows) for part in self._parts]
         for part, size in zip(mix.parts, self.sizes, strict=True):
             if not size:
                 raise HeedError(
                     f"no pair of data.mix's part {part.name} is left; leave the part out, or change its text."
                 )
         self.stages = mix.begun_after(self.sizes)
-        self._mean_lengths = [(n + size) / size for n, size in zip(n_longer, self.sizes, strict=True)]
-
-    @property
-    def longest(self) -> int:
-        """Tokens of the longest side."""
-        return self._unmixed.longest
-
-    def heaviest(self, *, padded: bool) -> list[Rows]:
-        """The largest batches, the same as without a mix."""
-        return self._unmixed.with_micro_tokens(self.micro_tokens).heaviest(padded=padded)
+        self._mean_lengths = [(part.n_longer + len(part.rows)) / len(part.rows) for part in self._parts]
 
     def plan(self, epoch: int, at: EpochState = BEGINNING) -> list[Step]:
         """The epoch's steps that are left until the stage ends."""
@@ -127,9 +80,9 @@ class MixedBatches(Batches):
             new, unused = self._begun_and_unused(epoch, at.earlier, drawn, step=step)
         pairs, left = list(drawn.pairs), []
         for part, rows in enumerate(self._left_of(drawn)):
-            first, end = self._first_rows[part : part + 2]
+            own = self._parts[part].rows
             pairs[part] += max(0, new[part] - len(rows))
-            left.append((*unused[(first <= unused) & (unused < end)].tolist(), *rows[new[part] :]))
+            left.append((*unused[(own.start <= unused) & (unused < own.stop)].tolist(), *rows[new[part] :]))
         return Drawn(step, tuple(pairs), tuple(left) if any(left) else ())
 
     def _begun_and_unused(
@@ -196,8 +149,8 @@ class MixedBatches(Batches):
         # Which pairs it has does not change in the middle of it, so the limits and the seed count that it began with.
         rows, rounds = self._draw(drawn, earlier[0].limits if earlier else self.limits)
         # Of these pairs, a row of the corpus may occur twice: what follows counts places among them.
-        pairs, limits = _DrawnPairs(self._corpus, rows, rounds), self.limits._replace(micro_tokens=self.micro_tokens)
-        return rows, rounds, self.of_rounds(pairs, self._special, limits).plan(epoch, EpochState(earlier=earlier))
+        lengths = [self._corpus.lengths_of(side, rows).astype(np.int32) for side in SIDES]
+        return rows, rounds, self.plans(lengths, self._pass_limits, rounds=rounds).steps(epoch, earlier)
 
     def _draw(self, drawn: Drawn, limits: BatchLimits) -> tuple[Rows, list[int]]:
         """The rows of an epoch, and where each of its rounds begins and the last one ends."""
@@ -214,7 +167,7 @@ class MixedBatches(Batches):
             for rows in by_part
         ]
         ends = np.cumsum([len(piece) for piece in pieces])[len(by_part) - 1 :: len(by_part)]
-        smallest = np.uint32 if self._first_rows[-1] < 2**32 else np.int64
+        smallest = np.uint32 if len(self._corpus) < 2**32 else np.int64
         return np.concatenate(pieces).astype(smallest), [0, *ends.tolist()]
 
     def _stream(self, part: int, *, begin: int, n: int, seed: int) -> Iterator[Rows]:
@@ -232,9 +185,9 @@ class MixedBatches(Batches):
 
     def _windows(self, part: int, key: tuple[int, ...]) -> Iterator[tuple[list[range], tuple[int, ...]]]:
         """The rows of each window of a part's pass, and the key by which their order is drawn. key: of the pass."""
-        shards = self._shards[part]
+        shards = self._parts[part].shards
         if len(shards) <= WINDOW_SHARDS:
-            yield [range(*self._first_rows[part : part + 2])], key
+            yield [self._parts[part].rows], key
             return
         starts = self._corpus.starts.tolist()
         order = (shards.start + np.random.default_rng(key).permutation(len(shards))).tolist()

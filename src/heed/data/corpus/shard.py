@@ -11,9 +11,9 @@ import weakref
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from itertools import chain, islice
+from itertools import chain, islice, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,14 @@ ID_TYPES = ("uint16", "uint32")
 Texts = Sequence[Sequence[Any]]  # a name of a file and its number of lines, of each
 
 
+class CorpusPart(NamedTuple):
+    """A part of a mix: its rows, the shards that have them, and the ids of all its pairs' longer sides."""
+
+    rows: range
+    shards: range
+    n_longer: int
+
+
 class ParallelCorpus:
     """corpus[i] -> (src_ids, tgt_ids), without special symbols; `lengths` of each side; a `fingerprint` of all ids.
 
@@ -41,6 +49,8 @@ class ParallelCorpus:
     All that reading relies on is checked first, every id among it: one beyond the vocabulary would have a kernel read
     and write beyond its tables.
     """
+
+    n_shards, shard_of_longest, max_open = 1, 0, 1
 
     def __init__(self, folder: Path, *, vocab_size: int, src_vocab_size: int | None = None, verify: bool = True):
         """vocab_size: of targets; src_vocab_size: of sources, if it differs.
@@ -138,12 +148,23 @@ class ParallelCorpus:
         """The file in which one of `lines` stands, and its number there; without a file if that was not recorded."""
         return place_of_line(self._texts, line)
 
-    def first_rows(self) -> list[int]:
-        """The first row of each of its text files, in their order, and the number of all rows."""
-        ends = np.cumsum([n_lines for _, n_lines in self._texts])
-        return [0, *np.searchsorted(self.lines, ends, side="right").tolist()]
+    def parts(self, n_files: Sequence[int]) -> list[CorpusPart]:
+        """The parts of a mix. n_files: how many of its text files each part has, in their order."""
+        ends = np.cumsum([0, *(n_lines for _, n_lines in self._texts)])
+        bounds = np.searchsorted(self.lines, ends, side="right")[np.cumsum([0, *n_files])].tolist()
+        longer = np.maximum(*self.lengths)
+        return [CorpusPart(range(*of), range(1), int(longer[slice(*of)].sum())) for of in pairwise(bounds)]
+
+    def shard(self, number: int) -> "ParallelCorpus":
+        """Itself, its only shard."""
+        return self
 
     @property
+    def starts(self) -> NDArray[np.int64]:
+        """The first row of each shard, and the number of all rows."""
+        return np.array([0, len(self)])
+
+    @cached_property
     def longest(self) -> tuple[int, int]:
         """The ids of its longest side, and the line of that pair."""
         longer = np.maximum(*self.lengths)

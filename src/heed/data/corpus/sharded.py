@@ -10,13 +10,14 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from heed.data.corpus.shard import ParallelCorpus, Texts, place_of_line
+from heed.data.corpus.shard import CorpusPart, ParallelCorpus, Texts, place_of_line
 from heed.errors import HeedError
 from heed.runtime.files import whole_file, whole_folder
 from heed.runtime.json_files import MAX_LIST_BYTES, read_json, write_json
@@ -48,7 +49,7 @@ class ShardedCorpus:
             self._manifests: list[str] = index["manifests"]
             self._longest: list[tuple[int, int]] = [(int(n), int(line)) for n, line in index["longest"]]
             self._texts: Texts = index["texts"]
-            self.shards_of_parts: list[int] = index.get("parts", [len(self._names)])
+            self._shards_of_parts: list[int] = index.get("parts", [len(self._names)])
             # Of each shard, the ids of all pairs' longer sides; only a mix asks for them.
             self._n_longer: list[int] = index.get("longer", [])
             sizes = np.array(index["pairs"], np.int64)
@@ -165,9 +166,14 @@ class ShardedCorpus:
             ids[np.repeat(begin[shards == number], of_shard) + within] = ids_of_shard
         return ids, lengths
 
-    def n_longer(self, shards: range) -> int:
-        """The ids of the longer sides of all pairs of these shards."""
-        return sum(self._n_longer[shards.start : shards.stop])
+    def parts(self, n_files: Sequence[int]) -> list[CorpusPart]:
+        """The parts of a mix, whose shards are known without `n_files`."""
+        ends = np.cumsum([0, *self._shards_of_parts]).tolist()
+        rows = self.starts.tolist()
+        return [
+            CorpusPart(range(rows[begin], rows[end]), range(begin, end), sum(self._n_longer[begin:end]))
+            for begin, end in pairwise(ends)
+        ]
 
     def lengths_of(self, side: str, rows: NDArray[Any]) -> NDArray[np.int64]:
         """Implements `ParallelCorpus.lengths_of` for pairs numbered through all shards."""
