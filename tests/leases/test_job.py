@@ -6,7 +6,7 @@ from collections import deque
 
 import pytest
 
-from heed.data.preparation.shard import ShardLoading
+from heed.data.preparation.shard import ShardWorker
 from heed.errors import HeedError
 from heed.leases.job import Job, Outcome, Patience, Scheduler
 from heed.leases.workforce import Event
@@ -72,7 +72,7 @@ def run(workers, n_parts=5, n_workers=2, check=lambda outcome: None):
     outcome, lines = Outcome(), []
     job = Job(
         plan=Numbered(),
-        loading=ShardLoading("nowhere", 1),
+        worker=ShardWorker("nowhere", 1),
         doing="Making",
         noun="part",
         sidecar=lambda part: None,

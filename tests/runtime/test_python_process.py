@@ -24,9 +24,9 @@ from heed.apps.bench.diagnosis import _libraries
 assert "MKL and oneDNN" not in _libraries()
 """,
     "workers of parts": """
-from heed.data.preparation.shard import ShardLoading
+from heed.data.preparation.shard import ShardWorker
 from heed.leases.workforce import Processes
-crew = Processes(ShardLoading("nowhere", 1), n_gpus=0)
+crew = Processes(ShardWorker("nowhere", 1), n_gpus=0)
 crew.start(0)
 (event,) = crew.events(60)
 crew.close()
@@ -57,10 +57,10 @@ with spawn_workers(2, [], report=print, program=program) as workers:
     assert Path("started").exists()
 """,
     "actors of Ray": """
-from heed.data.preparation.shard import ShardLoading
+from heed.data.preparation.shard import ShardWorker
 from heed.errors import HeedError
 from heed.leases.workforce import RayActors
-crew = RayActors(ShardLoading("nowhere", 1), address="auto", n_workers=1, gpus=0)
+crew = RayActors(ShardWorker("nowhere", 1), address="auto", n_workers=1, gpus=0)
 crew.start(0)
 (event,) = crew.events(60)
 crew.close()

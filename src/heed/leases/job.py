@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from heed.errors import HeedError
 from heed.leases.plan import Plan, counted
-from heed.leases.worker import WorkerSettings
+from heed.leases.worker import LeaseWorker
 from heed.leases.workforce import Event, Workers, Workforce
 
 
@@ -78,7 +78,7 @@ class Job:
     """
 
     plan: Plan
-    loading: WorkerSettings
+    worker: LeaseWorker
     doing: str
     noun: str
     sidecar: Callable[[int], dict[str, Any] | None]
@@ -96,7 +96,7 @@ class Job:
             self.report(f"{len(outcome.records):,} of {counted(len(mine), self.noun)} are already there.")
         if not todo:
             return outcome
-        workers, n_workers, who = workforce.hire(self.loading, len(todo))
+        workers, n_workers, who = workforce.hire(self.worker, len(todo))
         self.report(f"{self.doing} {counted(len(todo), self.noun)}, {who}.")
         try:
             Scheduler(self, workers, n_workers=n_workers).run(todo, outcome)

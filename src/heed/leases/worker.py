@@ -11,10 +11,10 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import asdict
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field, fields
 from importlib import import_module
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 from heed.errors import HeedError, is_out_of_memory, place_of
 from heed.leases.plan import InputWatch, Plan, StopAll
@@ -23,56 +23,52 @@ from heed.runtime.process_tuning import tune_process
 from heed.runtime.python_process import python_command
 
 
-class LeaseWorker(Protocol):
-    """Makes the parts of a plan in a folder."""
+@dataclass(eq=False)
+class LeaseWorker(ABC):
+    """A worker that makes parts of a plan in a folder.
 
-    @property
-    def plan(self) -> Plan: ...
-    @property
-    def folder(self) -> str: ...
+    Its fields, which JSON can write, are its settings: by them another process makes the same worker. device: "cpu", or
+    a GPU of the worker's machine. plan: once the worker is open.
+    """
 
+    folder: str
+    threads: int
+    device: str = "cpu"
+    plan: Plan = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._watch = InputWatch()
+
+    @abstractmethod
+    def open(self) -> None:
+        """Loads what it works with. HeedError if it cannot work at all."""
+
+    @abstractmethod
     def done(self, part: int) -> dict[str, Any] | None:
         """What the sidecar of a part says; None unless the part is there and whole."""
 
+    @abstractmethod
     def make(self, part: int) -> dict[str, Any]:
         """Writes a part, whole or not at all; what its sidecar is to say."""
 
+    @abstractmethod
     def close(self) -> None:
         """Closes the files that are open; the worker can be used again."""
 
-
-class WorkerSettings(Protocol):
-    """The settings of a worker, a frozen dataclass of what JSON can write."""
-
-    @property
-    def threads(self) -> int: ...
-
-    @property
-    def device(self) -> str:
-        """ "cpu", or a GPU of the worker's machine."""
-
-    def make(self) -> LeaseWorker:
-        """The worker. HeedError if it cannot work at all."""
-
-
-class Attempts:
-    """Attempts of a worker at parts. A part's sidecar comes last, so that a part that has one is whole."""
-
-    def __init__(self, worker: LeaseWorker):
-        self._worker, self._watch = worker, InputWatch()
-
     def sidecar(self, part: int) -> dict[str, Any]:
-        """What the sidecar of a part says, which is made unless it is there ("made"), and the "seconds" it took."""
-        worker, started = self._worker, time.monotonic()
-        record = worker.done(part)
+        """What the sidecar of a part says, which is made unless it is there ("made"), and the "seconds" it took.
+
+        The sidecar comes last, so that a part that has one is whole.
+        """
+        started, record = time.monotonic(), self.done(part)
         is_new = record is None
         if record is None:
-            inputs = worker.plan.files_of(part)
+            inputs = self.plan.files_of(part)
             self._watch.check(inputs)
-            record = worker.make(part)
+            record = self.make(part)
             self._watch.check(inputs)  # again: what was read must be what was planned
             write_whole(
-                worker.plan.sidecar_of(worker.folder, part), json.dumps(record, indent=1, ensure_ascii=False) + "\n"
+                self.plan.sidecar_of(self.folder, part), json.dumps(record, indent=1, ensure_ascii=False) + "\n"
             )
         return {"seconds": time.monotonic() - started, **record, "made": is_new}
 
@@ -94,27 +90,23 @@ class Attempts:
                 return {"failed": f"internal error, {message}", "again": False}
             return {"failed": " ".join(str(error).split()) or type(error).__name__, "again": True}
 
-    def close(self) -> None:
-        """Closes what the worker has opened."""
-        self._worker.close()
+    def command(self) -> list[str]:
+        """The command of this worker in a process of its own, which `main` reads."""
+        kind, settings = type(self), {one.name: getattr(self, one.name) for one in fields(self) if one.init}
+        return python_command("-m", __name__, f"{kind.__module__}:{kind.__qualname__}", json.dumps(settings))
 
 
-def command_of(loading: WorkerSettings) -> list[str]:
-    """The command of a worker in a process of its own, which `main` reads."""
-    settings: Any = loading  # of a class that is a dataclass
-    kind = type(loading)
-    return python_command("-m", __name__, f"{kind.__module__}:{kind.__qualname__}", json.dumps(asdict(settings)))
-
-
-def serve(make: Callable[[], LeaseWorker]) -> None:
-    """Makes the parts that standard input names, until it ends."""
+def main() -> None:
+    """Serves as a process of its own: makes the parts that standard input names, until it ends."""
+    module, _, kind = sys.argv[1].partition(":")
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # whatever a library prints is no answer
     tune_process()
     parts: queue.SimpleQueue[int] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(parts,), daemon=True).start()
     try:
-        attempts = Attempts(make())
+        worker: LeaseWorker = getattr(import_module(module), kind)(**json.loads(sys.argv[2]))
+        worker.open()
     except HeedError as error:
         _answer(answers, {"refused": str(error)})
         sys.exit(1)
@@ -124,7 +116,7 @@ def serve(make: Callable[[], LeaseWorker]) -> None:
         sys.exit(f"A worker cannot start: {' '.join(str(error).split())}")  # whoever started it tries again
     _answer(answers, {"ready": True})
     while True:
-        _answer(answers, attempts.attempt(parts.get()))
+        _answer(answers, worker.attempt(parts.get()))
 
 
 def _listen(parts: "queue.SimpleQueue[int]") -> None:
@@ -137,17 +129,6 @@ def _listen(parts: "queue.SimpleQueue[int]") -> None:
 def _answer(answers: IO[str], content: dict[str, Any]) -> None:
     answers.write(json.dumps(content) + "\n")
     answers.flush()
-
-
-def main() -> None:
-    """Serves as a process of its own, as `command_of` says."""
-
-    def make() -> LeaseWorker:
-        module, _, kind = sys.argv[1].partition(":")
-        worker: LeaseWorker = getattr(import_module(module), kind)(**json.loads(sys.argv[2])).make()
-        return worker
-
-    serve(make)
 
 
 if __name__ == "__main__":

@@ -18,12 +18,12 @@ from contextlib import chdir, contextmanager, suppress
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol, cast
+from typing import Any, Literal, NamedTuple, Protocol
 
 from heed.errors import HeedError
 from heed.leases.packages import needed
 from heed.leases.plan import counted
-from heed.leases.worker import Attempts, WorkerSettings, command_of
+from heed.leases.worker import LeaseWorker
 from heed.runtime.cores import n_cores
 from heed.runtime.process_tuning import tune_process
 from heed.runtime.python_process import HOME, python_environment
@@ -76,18 +76,18 @@ class Workforce:
             return self.n_workers or max(1, n_cores() // (self.threads or 1))
         return max(1, int(_n_gpus() / self.gpus))
 
-    def hire(self, settings: WorkerSettings, n_parts: int) -> "tuple[Workers, int, str]":
-        """The workers, how many they are, which is no more than there are parts, and a few words for both."""
+    def hire(self, worker: LeaseWorker, n_parts: int) -> "tuple[Workers, int, str]":
+        """Workers like this one, how many they are, which is no more than there are parts, and a few words for both."""
         if self.is_this_process:
-            return ThisProcess(_with_threads(settings, self.threads or n_cores())), 1, "in this process"
+            return ThisProcess(replace(worker, threads=self.threads or n_cores())), 1, "in this process"
         if self.cluster == "none":
             n_workers = min(n_parts, self.n_local())
             threads = self.threads or max(1, n_cores() // n_workers)
             who = f"by {counted(n_workers, 'process')} of {counted(threads, 'thread')}"
-            return Processes(_with_threads(settings, threads), n_gpus=_n_gpus() if self.gpus else 0), n_workers, who
+            return Processes(replace(worker, threads=threads), n_gpus=_n_gpus() if self.gpus else 0), n_workers, who
         threads = self.threads or 1
         workers = RayActors(
-            _with_threads(settings, threads), address=self.cluster, n_workers=self.n_workers or None, gpus=self.gpus
+            replace(worker, threads=threads), address=self.cluster, n_workers=self.n_workers or None, gpus=self.gpus
         )
         room = int(workers.count("GPU") / self.gpus) if self.gpus else workers.count("CPU") // threads
         n_workers = min(n_parts, self.n_workers or max(1, room))
@@ -98,10 +98,6 @@ class Workforce:
                 "them in a private network"
             )
         return workers, n_workers, who
-
-
-def _with_threads(settings: Any, threads: int) -> WorkerSettings:  # of a class that is a dataclass
-    return cast("WorkerSettings", replace(settings, threads=threads))
 
 
 def _n_gpus() -> int:
@@ -138,8 +134,9 @@ class Workers(Protocol):
 class ThisProcess:
     """One worker, which works while events are awaited."""
 
-    def __init__(self, settings: WorkerSettings):
-        self._worker = Attempts(settings.make())
+    def __init__(self, worker: LeaseWorker):
+        worker.open()
+        self._worker = worker
         self._events: list[Event] = []
         self._part: int | None = None
 
@@ -165,19 +162,17 @@ class ThisProcess:
 class Processes:
     """Processes of this machine. They end when this one does, however it ends."""
 
-    def __init__(self, settings: WorkerSettings, *, n_gpus: int):
-        self._settings, self._n_gpus = settings, n_gpus
+    def __init__(self, worker: LeaseWorker, *, n_gpus: int):
+        self._worker, self._n_gpus = worker, n_gpus
         self._workers: dict[int, subprocess.Popen[str]] = {}
         self._heard: queue.SimpleQueue[tuple[subprocess.Popen[str], Event]] = queue.SimpleQueue()
 
     def start(self, slot: int) -> None:
         self._end(slot)
-        settings: Any = self._settings  # of a class that is a dataclass
-        if self._n_gpus:
-            settings = replace(settings, device=f"cuda:{slot % self._n_gpus}")
-        threads = str(settings.threads)
+        device = f"cuda:{slot % self._n_gpus}" if self._n_gpus else self._worker.device
+        threads = str(self._worker.threads)
         worker = subprocess.Popen(
-            command_of(settings),
+            replace(self._worker, device=device).command(),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -237,23 +232,24 @@ class Processes:
 class _Actor:
     """A worker in a process of Ray's, which is set up as Heed's own are."""
 
-    def __init__(self, settings: WorkerSettings):
+    def __init__(self, worker: LeaseWorker):
         tune_process()
-        self._worker = Attempts(settings.make())
+        worker.open()
+        self._worker = worker
 
     def ready(self) -> bool:
         """Answers: an actor that does so is alive, and its worker made."""
         return True
 
     def attempt(self, part: int) -> dict[str, Any]:
-        """Implements `Attempts.attempt`."""
+        """Implements `LeaseWorker.attempt`."""
         return self._worker.attempt(part)
 
 
 class RayActors:
     """Actors of a Ray cluster, which is joined, or if there is none, started for this machine on loopback."""
 
-    def __init__(self, settings: WorkerSettings, *, address: str, n_workers: int | None, gpus: float):
+    def __init__(self, worker: LeaseWorker, *, address: str, n_workers: int | None, gpus: float):
         # Actors without a GPU keep CUDA's variables, as Ray is about to do by default.
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         # Else Ray packs the current folder, with all its files, if `uv run` has started this process.
@@ -267,7 +263,7 @@ class RayActors:
         self._ray = ray = needed("ray", "--cluster works with")
         with _unreachable_is_an_error(address), chdir(HOME):  # Ray's workers import from the current folder
             if there is None:
-                n_cpus = (n_workers or os.cpu_count() or 1) * settings.threads
+                n_cpus = (n_workers or os.cpu_count() or 1) * worker.threads
                 ray.init(
                     address="local",
                     num_cpus=n_cpus,
@@ -277,9 +273,9 @@ class RayActors:
                 )
             else:
                 ray.init(address=address, **options)  # "auto" as it is: only then Ray takes its token from the home
-        self._settings = settings
+        self._worker = worker
         self._actor = ray.remote(_Actor).options(
-            num_cpus=settings.threads, num_gpus=gpus, max_restarts=0, max_task_retries=0
+            num_cpus=worker.threads, num_gpus=gpus, max_restarts=0, max_task_retries=0
         )
         self._actors: dict[int, Any] = {}
         self._awaited: dict[Any, tuple[int, Any, bool]] = {}  # slot, actor, whether it is being started
@@ -294,7 +290,7 @@ class RayActors:
 
     def start(self, slot: int) -> None:
         self._end(slot)
-        actor = self._actors[slot] = self._actor.remote(self._settings)
+        actor = self._actors[slot] = self._actor.remote(self._worker)
         self._awaited[actor.ready.remote()] = slot, actor, True
 
     def lease(self, slot: int, part: int) -> None:

@@ -21,10 +21,9 @@ from tests.end_to_end.test_nothing_is_lost import children_of
 
 from heed.apps.cluster.plan import Model, Work, make_plan, manifest_hash, read_plan, write_plan
 from heed.apps.cluster.plan import sidecar as read_sidecar_of
-from heed.apps.cluster.worker import Worker, WorkerSettings
+from heed.apps.cluster.worker import Worker
 from heed.data.reading.columns import Columns
 from heed.errors import HeedError
-from heed.leases.worker import Attempts
 
 N_KILLS = int(os.environ.get("HEED_KILLS", "1"))
 EXACT = ("--precision", "fp32")
@@ -247,7 +246,8 @@ def test_an_input_that_is_replaced_while_it_is_read_is_refused_by_name(tmp_path)
         part_lines=2,
     )
     write_plan(str(tmp_path), make_plan([str(path)], work))
-    worker = Attempts(Worker(WorkerSettings(str(tmp_path), str(MODEL), 1, "cpu", 0)))
+    worker = Worker(str(tmp_path), 1, model=str(MODEL), max_errors=0)
+    worker.open()
     assert "done" in worker.attempt(0)
     state = path.stat()
     (tmp_path / "other").write_text("a cat runs .\n" * 4)

@@ -17,10 +17,9 @@ from heed.data.inspection import repetitions
 from heed.data.preparation import job
 from heed.data.preparation import plan as plans
 from heed.data.preparation import rules as filters
-from heed.data.preparation.shard import ShardLoading
+from heed.data.preparation.shard import ShardWorker
 from heed.data.reading.files import refuse_both_sides, training_files
 from heed.errors import HeedError
-from heed.leases.worker import Attempts
 from heed.leases.workforce import Workforce
 from heed.runtime.locks import Busy, locked
 from heed.text.tokenizer import TokenizerSettings, train_tokenizer
@@ -309,7 +308,8 @@ def test_text_that_is_replaced_while_it_is_prepared_is_refused_by_name(tmp_path,
     (src, _), _ = text
     made = preparation(settings(*text, drop_duplicates=kind == "hashes"), tmp_path / "run", given=tokenizer)
     made.begin()
-    worker = Attempts(ShardLoading(str(tmp_path / "run/data/shards"), 1).make())
+    worker = ShardWorker(str(tmp_path / "run/data/shards"), 1)
+    worker.open()
     assert "done" in worker.attempt(0)
     state = os.stat(src)
     (tmp_path / "other").write_text(Path(src).read_text().replace("a", "o", 1))

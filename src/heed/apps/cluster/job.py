@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -27,7 +27,7 @@ from heed.apps.cluster.plan import (
     sidecar,
     write_plan,
 )
-from heed.apps.cluster.worker import WorkerSettings
+from heed.apps.cluster.worker import Worker
 from heed.apps.documents.text.sentences import splitter
 from heed.data.reading.rows import Columns, Format
 from heed.decoding.direction import Direction
@@ -37,7 +37,6 @@ from heed.errors import HeedError
 from heed.leases.job import Job, Outcome
 from heed.leases.plan import InputWatch, counted
 from heed.leases.storage import is_passing, is_url, joined, read_whole, write_whole
-from heed.leases.worker import Attempts
 from heed.leases.workforce import Workforce
 from heed.runtime.device import DecodingPrecisionChoice, search_device
 from heed.runtime.files import remove_unfinished
@@ -96,7 +95,7 @@ def _make(options: ShardOptions, report: Report) -> bool:
     started = time.monotonic()
     job = Job(
         plan=plan,
-        loading=_loading(options if is_url(options.out) else replace(options, out=os.path.abspath(options.out))),
+        worker=_worker(options, options.out if is_url(options.out) else os.path.abspath(options.out)),
         doing="Translating" if options.task == "translate" else "Scoring",
         noun="part",
         sidecar=partial(sidecar, options.out, plan),
@@ -129,7 +128,9 @@ def estimate(options: ShardOptions, report: Report) -> None:
     part = len(plan.parts) // 2
     with tempfile.TemporaryDirectory(prefix="heed-") as folder:
         write_plan(folder, plan)
-        answer = Attempts(_loading(replace(options, out=folder)).make()).attempt(part)
+        worker = _worker(options, folder)
+        worker.open()
+        answer = worker.attempt(part)
     if "done" not in answer:
         raise HeedError(answer.get("failed") or answer["stop"])
     sidecar, n_workers = answer["done"], options.workforce.n_local()
@@ -189,9 +190,9 @@ def _threads(options: ShardOptions) -> int:
     return options.workforce.threads or 1
 
 
-def _loading(options: ShardOptions) -> WorkerSettings:
-    device = "cuda" if options.workforce.gpus else "cpu"
-    return WorkerSettings(options.out, str(options.model.resolve()), _threads(options), device, options.max_errors)
+def _worker(options: ShardOptions, folder: str) -> Worker:
+    device, model = "cuda" if options.workforce.gpus else "cpu", str(options.model.resolve())
+    return Worker(folder, _threads(options), device, model=model, max_errors=options.max_errors)
 
 
 def _progress(plan: WorkPlan, started: float, workforce: Workforce, outcome: Outcome, n_parts: int) -> str:

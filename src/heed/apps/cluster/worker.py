@@ -5,12 +5,12 @@ import math
 import time
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from heed.apps.cluster.earlier_split import split_text
-from heed.apps.cluster.plan import manifest_hash, part_hash, read_plan, sidecar
+from heed.apps.cluster.plan import WorkPlan, manifest_hash, part_hash, read_plan, sidecar
 from heed.apps.cluster.writers import writer_of
 from heed.apps.documents.formats.plain_text import TextDraft
 from heed.apps.documents.text.sentences import Splitter, splitter
@@ -20,6 +20,7 @@ from heed.data.reading.rows import Rows
 from heed.errors import HeedError
 from heed.leases.plan import StopAll
 from heed.leases.storage import is_url, joined, whole, write_whole
+from heed.leases.worker import LeaseWorker
 from heed.runtime.device import set_n_threads
 from heed.runtime.instruction_sets import chosen_set
 from heed.text.alignment import Translated
@@ -32,47 +33,37 @@ if TYPE_CHECKING:
     from heed.decoding.translator import Translator
 
 
-@dataclass(frozen=True)
-class WorkerSettings:
-    """The settings of a worker. model: the folder, on its machine. max_errors: bad rows of a part, at most."""
-
-    out: str
-    model: str
-    threads: int
-    device: str
-    max_errors: int
-
-    def make(self) -> "Worker":
-        """The worker of these settings."""
-        return Worker(self)
-
-
 class _Result(NamedTuple):
     values: tuple[Any, ...]  # of the added columns
     tokens: int
 
 
-class Worker:
-    """Makes parts. HeedError if the model is not the plan's, or cannot be loaded."""
+@dataclass(eq=False)
+class Worker(LeaseWorker):
+    """Translates or scores rows. model: the folder, on this machine. max_errors: bad rows of a part, at most."""
 
-    def __init__(self, loading: WorkerSettings):
+    model: str = field(kw_only=True)
+    max_errors: int = field(kw_only=True)
+    plan: WorkPlan = field(init=False)
+
+    def open(self) -> None:
+        """HeedError if the model is not the plan's, or cannot be loaded."""
         from heed.backends.choice import search_backend
         from heed.decoding.direction import Direction
         from heed.decoding.loading import load_models, no_report, ready_models
         from heed.decoding.settings import DecodingSettings
         from heed.decoding.translator import Translator
 
-        self.folder, self._loading = loading.out, loading
-        plan = read_plan(loading.out)
+        plan = read_plan(self.folder)
         if plan is None:
-            raise HeedError(f"{loading.out}: has no plan.json.")
-        if manifest_hash(loading.model) != plan.work.model.manifest_sha256:
-            raise HeedError(f"{loading.model}: another model than the plan's.")
-        set_n_threads(loading.threads)
+            raise HeedError(f"{self.folder}: has no plan.json.")
+        if manifest_hash(self.model) != plan.work.model.manifest_sha256:
+            raise HeedError(f"{self.model}: another model than the plan's.")
+        set_n_threads(self.threads)
         self.plan, work = plan, plan.work
         precision: Any = work.precision
-        (model,) = loaded = load_models([loading.model])
-        models, precision = ready_models(loaded, precision, device=loading.device, report=no_report)
+        (model,) = loaded = load_models([self.model])
+        models, precision = ready_models(loaded, precision, device=self.device, report=no_report)
         # The plan's settings are all there are; `Translator.load` would refuse those without effect beside others.
         self._translator: Translator = Translator(
             models,
@@ -81,9 +72,9 @@ class Worker:
             precision=precision,
             direction=Direction.of(model.card, model.tokenizer).between(*(work.languages or (None, None))),
         )
-        search_backend(models[0]).use_threads(loading.threads)
+        search_backend(models[0]).use_threads(self.threads)
         self._sources = Sources(plan.names, work.columns, output=work.output)
-        self._instructions = f"{chosen_set().title}, {_kernels()}" if loading.device == "cpu" else _gpu(loading.device)
+        self._instructions = f"{chosen_set().title}, {_kernels()}" if self.device == "cpu" else _gpu(self.device)
 
     def done(self, part: int) -> dict[str, Any] | None:
         """What the sidecar of a part says; None unless the part is there and whole."""
@@ -129,18 +120,18 @@ class Worker:
             "hash": part_hash(name) if is_url(name) else digest,
             "seconds": round(time.monotonic() - started, 3),
             "cpu_seconds": round(time.process_time() - used, 3),  # fewer: other programs have the core, or files wait
-            "threads": self._loading.threads,
+            "threads": self.threads,
             "tokens": n_tokens,
             "instruction_set": self._instructions,
             "precision": plan.work.precision,
         }
 
     def _check_faults(self, faults: list[dict[str, Any]]) -> None:
-        if len(faults) > self._loading.max_errors:
-            last = faults[self._loading.max_errors]
+        if len(faults) > self.max_errors:
+            last = faults[self.max_errors]
             raise StopAll(
                 f"{last['file']}, row {last['row']:,}: {last['fault']}; more than --max-errors "
-                f"{self._loading.max_errors:,} rows are bad."
+                f"{self.max_errors:,} rows are bad."
             )
 
     def _results(self, part: int) -> Iterator[tuple[Rows, list[int], list[_Result]]]:

@@ -109,7 +109,7 @@ class Encoder:
         training: bool = True,
     ):
         """tags: words put before the texts of each source; no limit counts them. threads: 1 encodes in this thread."""
-        self._tokenizer, self._threads, self._training = tokenizer, threads, training
+        self.tokenizer, self._threads, self._training = tokenizer, threads, training
         self._max_tokens, self._max_ratio = max_tokens, max_ratio
         # A space belongs to the word behind it, so a tag and a source have the ids of "tag source".
         self._tags = [tokenizer.encode(tag) if tag else [] for tag in tags]
@@ -122,7 +122,7 @@ class Encoder:
                 ids = src_ids, tgt_ids
                 tally.count_tokens(line, ids)
                 reason = reason_against_loss(
-                    pair, ids, self._tokenizer, max_tokens=self._max_tokens, training=self._training
+                    pair, ids, self.tokenizer, max_tokens=self._max_tokens, training=self._training
                 )
                 if self._training and reason is None:
                     reason = length_ratio_reason(ids, self._max_ratio)
@@ -138,7 +138,7 @@ class Encoder:
         A chunk ends after CHUNK_LINES pairs, or with the pair that brings it to MAX_CHARACTERS characters. With several
         threads, the tokenizer encodes the next chunks on all cores while earlier ones are written.
         """
-        tokenizer = self._tokenizer
+        tokenizer = self.tokenizer
         chunks = windows(numbered, first=CHUNK_LINES, last=CHUNK_LINES, size=_characters)
         encoders, most_ahead = (tokenizer.encode_lines, tokenizer.encode_targets), 0 if self._threads == 1 else 2
         ahead: deque[tuple[list[Numbered], list[Callable[[], list[list[int]]]]]] = deque()

@@ -29,9 +29,9 @@ from heed.data.preparation.plan import (
     write_plan,
 )
 from heed.data.preparation.rules import PairFilter
-from heed.data.preparation.shard import ShardLoading, finished, shard_key, share_of_hashes
+from heed.data.preparation.shard import ShardWorker, finished, shard_key, share_of_hashes
 from heed.data.preparation.tags import in_shares, tag_ids
-from heed.data.preparation.vocabulary import TOKENIZER, given_or_kept_tokenizer, learn_tokenizer
+from heed.data.preparation.vocabulary import TOKENIZER, given_or_kept_tokenizer, learn_tokenizer, vocab_sizes
 from heed.data.reading.dev_split import HeldOut
 from heed.data.reading.lines import refuse_faulty
 from heed.data.reading.pairs import Pair, TrainingText, count_pairs, read_pairs, source_of, write_pairs
@@ -40,7 +40,6 @@ from heed.data.settings import DataSettings
 from heed.errors import HeedError
 from heed.leases.job import Job
 from heed.leases.plan import PLAN, PLANNED_SECONDS, counted
-from heed.leases.worker import Attempts
 from heed.leases.workforce import Workforce
 from heed.runtime.cores import n_cores
 from heed.runtime.files import remove_unfinished, whole_file
@@ -178,12 +177,11 @@ class Preparation:
             self._encode_dev(tokenizer)
 
         # What is lost is made again; an index without it would call the corpus complete.
-        if (self._shards / INDEX).exists():
-            sizes: dict[str, Any] = {"vocab_size": len(tokenizer), "src_vocab_size": tokenizer.src_vocab_size}
-            if lost := ShardedCorpus(self._shards, **sizes).lost():
-                more = f", with {len(lost) - 1:,} others" if len(lost) > 1 else ""
-                self._report(f"{self._shards / lost[0]}: missing or damaged{more}; it is made again.")
-                shutil.rmtree(self._shards / INDEX)
+        is_whole = (self._shards / INDEX).exists()
+        if is_whole and (lost := ShardedCorpus(self._shards, **vocab_sizes(tokenizer)).lost()):
+            more = f", with {len(lost) - 1:,} others" if len(lost) > 1 else ""
+            self._report(f"{self._shards / lost[0]}: missing or damaged{more}; it is made again.")
+            shutil.rmtree(self._shards / INDEX)
 
     def _agreed_plan(self, *, joined: bool | None) -> ShardPlan:
         """The plan of before, or a new one."""
@@ -273,8 +271,7 @@ class Preparation:
             warnings.extend(check_unknown(tally.unknown(), texts, name=DEV, most=data.max_unknown))
 
         warnings: list[str] = []
-        sizes: dict[str, Any] = {"vocab_size": len(tokenizer), "src_vocab_size": tokenizer.src_vocab_size}
-        corpus = write_corpus(folder / DEV, checked(), **sizes, lines=tally.lines, texts=texts)
+        corpus = write_corpus(folder / DEV, checked(), **vocab_sizes(tokenizer), lines=tally.lines, texts=texts)
         listed = folder / f"{DEV}.dropped.tsv"
         tally.write_left_out(listed)
         src_tokens, tgt_tokens = (int(lengths.sum()) for lengths in corpus.lengths)
@@ -310,16 +307,17 @@ class Preparation:
         """Does the jobs of a stage; whether those of all shares are done."""
         plan, shards = self.plan, self._shards
         sidecar = partial(finished, shards, plan, key=shard_key(plan, shards))
-        loading = ShardLoading(os.path.abspath(shards), workforce.threads or n_cores())
+        worker = ShardWorker(os.path.abspath(shards), workforce.threads or n_cores())
         if plan.joined and workforce.is_this_process:  # without a word, and errors are not tried again
-            with closing(Attempts(loading.make())) as attempts:
+            worker.open()
+            with closing(worker):
                 for part in workforce.part_of_work(stage):
-                    attempts.sidecar(part)
+                    worker.sidecar(part)
         else:
             kind = plan.job(stage[0]).kind
             doing = {"hashes": "Hashing", "copies": "Comparing hashes of", "shard": "Encoding"}[kind]
             noun = "range" if kind == "copies" else "shard"
-            job = Job(plan=plan, loading=loading, doing=doing, noun=noun, sidecar=sidecar, report=self._report)
+            job = Job(plan=plan, worker=worker, doing=doing, noun=noun, sidecar=sidecar, report=self._report)
             job.refuse_given_up(job.run(stage, workforce))
         missing = [part for part in stage if sidecar(part) is None]
         if missing:
@@ -332,7 +330,7 @@ class Preparation:
     def finish(self) -> Prepared:
         """Joins the shards or writes their index, reports what was left out, and opens the corpus."""
         tokenizer = load_tokenizer(self._folder / TOKENIZER)
-        sizes: dict[str, Any] = {"vocab_size": len(tokenizer), "src_vocab_size": tokenizer.src_vocab_size}
+        sizes = vocab_sizes(tokenizer)
         if not self.is_done:
             with locked(self._shards, wait=PLANNED_SECONDS, stays=False):
                 self._put_together(sizes)

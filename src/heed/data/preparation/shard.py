@@ -5,8 +5,8 @@ The bytes that it writes depend on the plan and the tokenizer alone, so it does 
 
 import hashlib
 from array import array
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from heed.data.inspection.repetitions import EvaluationSets, Repetitions
 from heed.data.preparation.encoding import Encoder, Numbered, Tally
 from heed.data.preparation.plan import COPIES, MOST_JOINED, Kind, ShardPlan, read_plan
 from heed.data.preparation.rules import COPY, HELD_OUT, PairFilter, later_copies
-from heed.data.preparation.vocabulary import TOKENIZER
+from heed.data.preparation.vocabulary import TOKENIZER, vocab_sizes
 from heed.data.reading.dev_split import HeldOut, pair_hash
 from heed.data.reading.lines import LineFault
 from heed.data.reading.pairs import UNREADABLE, Pair, Place, Sources, read_pairs
@@ -28,6 +28,7 @@ from heed.data.reading.rows import Columns
 from heed.errors import HeedError
 from heed.leases.plan import Count, read_sidecar
 from heed.leases.storage import facts
+from heed.leases.worker import LeaseWorker
 from heed.runtime.files import whole_file
 from heed.runtime.json_files import read_json
 from heed.runtime.manifest import MANIFEST, sha256_of
@@ -37,31 +38,20 @@ SIDECAR = "4"  # the form of a shard's sidecar; those of another form are made a
 ESTIMATED_SHARE = 16  # of more than MOST_JOINED pairs, one in 16 hashes, the lowest, tells how many are copies
 
 
-@dataclass(frozen=True)
-class ShardLoading:
-    """The settings of a worker. folder: that of the shards, on its machine."""
+@dataclass(eq=False)
+class ShardWorker(LeaseWorker):
+    """Does the jobs of a plan, in the folder of the shards."""
 
-    folder: str
-    threads: int
-    device: str = "cpu"
+    plan: ShardPlan = field(init=False)
 
-    def make(self) -> "ShardWorker":
-        """The worker of these settings."""
-        return ShardWorker(self)
-
-
-class ShardWorker:
-    """Does the jobs of a plan."""
-
-    def __init__(self, loading: ShardLoading):
+    def open(self) -> None:
         """HeedError if the folder has no plan."""
-        self.folder, self._threads = loading.folder, loading.threads
         plan = read_plan(Path(self.folder))
         if plan is None:
             raise HeedError(f"{self.folder}: has no plan.json.")
         self.plan = plan
         self._sources = Sources(plan.names, Columns(plan.settings.columns))
-        self._encoder: _Encoder | None = None
+        self._encoder: Encoder | None = None
 
     def close(self) -> None:
         """Closes the file that is open."""
@@ -80,9 +70,7 @@ class ShardWorker:
             case "copies":
                 return self._find_copies(job.number)
             case "shard":
-                if self._encoder is None:
-                    self._encoder = _Encoder(self.plan, Path(self.folder), self._threads)
-                return self._encoder.encode(job.number, self._pairs(job.number))
+                return self._encode(job.number)
 
     def _pairs(self, shard: int) -> Iterator[tuple[Place, Pair | LineFault]]:
         return self._sources.pairs(self.plan.parts[shard])
@@ -128,48 +116,22 @@ class ShardWorker:
                 of.tofile(file)
         return {"plan": self.plan.digest, "starts": np.cumsum([0, *map(len, by_shard)]).tolist()}
 
-
-class _Encoder:
-    """Encodes shards."""
-
-    def __init__(self, plan: ShardPlan, folder: Path, threads: int):
-        self._plan, self._folder = plan, folder
-        settings = plan.settings
-        self._tokenizer = load_tokenizer(folder.parent / TOKENIZER)
-        self._encoder = Encoder(
-            self._tokenizer,
-            max_tokens=settings.max_tokens,
-            max_ratio=settings.max_ratio,
-            tags=settings.tags,
-            threads=threads,
-        )
-        self._key = shard_key(plan, folder)
-        self._filter = PairFilter(settings)
-        sets = {name: (Path(src), Path(tgt)) for name, (src, tgt) in settings.sets.items()}
-        dev = read_pairs(sets["dev"], settings.columns) if settings.holds_out_dev else ()
-        self._held_out = HeldOut(dev, sides_from=plan.sides_held_out_from)
-        read_sets = {name: read_pairs(files, settings.columns) for name, files in sets.items()}
-        self._sets = EvaluationSets(read_sets, symbols=settings.tgt_symbols)
-
-    def encode(self, shard: int, pairs: Iterable[tuple[Place, Pair | LineFault]]) -> dict[str, Any]:
+    def _encode(self, shard: int) -> dict[str, Any]:
         """Writes a shard with its list of what is left out; what its sidecar says."""
-        plan = self._plan
-        tally = Tally(plan.texts, self._tokenizer.special.unk)
+        if self._encoder is None:
+            self._encoder = self._loaded_encoder()
+        plan, tokenizer = self.plan, self._encoder.tokenizer
+        tally = Tally(plan.texts, tokenizer.special.unk)
         no_copies = plan.settings.drop_duplicates or plan.settings.tgt_symbols
         repetitions = Repetitions(self._sets, share=0 if no_copies else share_of_hashes(plan))
-        path = self._folder / plan.name_of(plan.stages[-1][shard])
-        corpus = write_corpus(
-            path,
-            self._encoder.encode(self._readable(shard, pairs, tally, repetitions), tally),
-            vocab_size=len(self._tokenizer),
-            src_vocab_size=self._tokenizer.src_vocab_size,
-            lines=tally.lines,
-        )
+        path = Path(self.folder, plan.name_of(plan.stages[-1][shard]))
+        pairs = self._encoder.encode(self._readable(shard, tally, repetitions), tally)
+        corpus = write_corpus(path, pairs, **vocab_sizes(tokenizer), lines=tally.lines)
         tally.write_left_out(path.with_suffix(".dropped.tsv.gz"))
         lengths = corpus.length_counts()
         arrays: dict[str, NDArray[Any]] = {"repeats": repetitions.hashes()}
         if not plan.joined:  # for the index
-            arrays |= {"lengths": lengths, "counts": corpus.counts("tgt", vocab_size=len(self._tokenizer))}
+            arrays |= {"lengths": lengths, "counts": corpus.counts("tgt", vocab_size=len(tokenizer))}
         for name, numbers in arrays.items():
             with whole_file(path.with_suffix(f".{name}.npy")) as temporary, temporary.open("wb") as file:
                 np.save(file, numbers, allow_pickle=False)
@@ -188,12 +150,27 @@ class _Encoder:
             "faults": tally.faults(UNREADABLE),
         }
 
-    def _readable(
-        self, shard: int, pairs: Iterable[tuple[Place, Pair | LineFault]], tally: Tally, repetitions: Repetitions
-    ) -> Iterator[Numbered]:
+    def _loaded_encoder(self) -> Encoder:
+        """The encoder, and the rules by which pairs are left out before it has them; hashes and copies need neither."""
+        plan, settings, folder = self.plan, self.plan.settings, Path(self.folder)
+        self._key, self._filter = shard_key(plan, folder), PairFilter(settings)
+        sets = {name: (Path(src), Path(tgt)) for name, (src, tgt) in settings.sets.items()}
+        dev = read_pairs(sets["dev"], settings.columns) if settings.holds_out_dev else ()
+        self._held_out = HeldOut(dev, sides_from=plan.sides_held_out_from)
+        read_sets = {name: read_pairs(files, settings.columns) for name, files in sets.items()}
+        self._sets = EvaluationSets(read_sets, symbols=settings.tgt_symbols)
+        return Encoder(
+            load_tokenizer(folder.parent / TOKENIZER),
+            max_tokens=settings.max_tokens,
+            max_ratio=settings.max_ratio,
+            tags=settings.tags,
+            threads=self.threads,
+        )
+
+    def _readable(self, shard: int, tally: Tally, repetitions: Repetitions) -> Iterator[Numbered]:
         """The pairs that no rule leaves out before they are encoded, with their numbers through all sources."""
-        copies, first_lines = self._copies(shard), np.cumsum([1, *(rows for _, rows in self._plan.texts)]).tolist()
-        for place, ((source, row), pair) in enumerate(pairs):
+        copies, first_lines = self._copies(shard), np.cumsum([1, *(rows for _, rows in self.plan.texts)]).tolist()
+        for place, ((source, row), pair) in enumerate(self._pairs(shard)):
             line = first_lines[source] + row
             if isinstance(pair, LineFault):
                 tally.drop(line, UNREADABLE, str(pair))
@@ -209,11 +186,11 @@ class _Encoder:
 
     def _copies(self, shard: int) -> NDArray[np.bool_] | None:
         """Whether the pair at each place of a shard is a copy of an earlier one."""
-        if not self._plan.settings.drop_duplicates:
+        if not self.plan.settings.drop_duplicates:
             return None
-        copies = np.zeros(self._plan.rows_of(shard), bool)
-        for number in range(self._plan.n_ranges):
-            path = _path(self._folder, "copies", number)
+        copies = np.zeros(self.plan.rows_of(shard), bool)
+        for number in range(self.plan.n_ranges):
+            path = _path(self.folder, "copies", number)
             begin, end = read_json(path.with_suffix(".json"))["starts"][shard : shard + 2]
             copies[np.fromfile(path, np.uint32, end - begin, offset=4 * begin)] = True
         return copies

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from heed.data.reading.pairs import Pair
 from heed.errors import HeedError
@@ -85,3 +86,8 @@ def given_or_kept_tokenizer(folder: Path, given: AnyTokenizer | None) -> AnyToke
     if given is not None and tokenizer != given:
         raise HeedError(f"{folder}: prepared with another vocabulary than training.start_from; choose another --run.")
     return tokenizer
+
+
+def vocab_sizes(tokenizer: AnyTokenizer) -> dict[str, Any]:
+    """What a corpus is opened and written with."""
+    return {"vocab_size": len(tokenizer), "src_vocab_size": tokenizer.src_vocab_size}
