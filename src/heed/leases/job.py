@@ -4,6 +4,7 @@ import heapq
 import math
 import statistics
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -43,12 +44,6 @@ class _Slot:
     starts: int = 0  # that failed, in a row
     restart_at: float = math.inf
     rest_until: float = 0.0
-
-
-@dataclass
-class _Part:
-    failures: int = 0
-    losses: int = 0
 
 
 @dataclass
@@ -128,7 +123,7 @@ class Scheduler:
         self._job, self._workers, self._report = job, workers, job.report
         self._patience = patience or Patience()
         self._slots = [_Slot() for _ in range(n_workers)]
-        self._tried: dict[int, _Part] = {}
+        self._failures, self._losses = Counter[int](), Counter[int]()  # of parts
         self._due: list[tuple[float, int]] = []  # from when on a part may be leased, a heap
         self._refusal = ""
         self._seconds: list[float] = []  # of the parts that these workers made
@@ -186,12 +181,12 @@ class Scheduler:
 
     def _failed(self, slot: _Slot, why: str, again: bool, outcome: Outcome) -> None:
         """Puts a part off, and lets its worker rest: what failed, a disk or a store, is the other parts' too."""
-        tried = self._tried.setdefault(slot.part, _Part())
-        tried.failures += 1
-        if not again or tried.failures >= self._patience.attempts:
+        self._failures[slot.part] += 1
+        failures = self._failures[slot.part]
+        if not again or failures >= self._patience.attempts:
             self._give_up(slot.part, why, outcome)
             return
-        pause = min(self._patience.longest_pause, self._patience.first_pause * 2 ** (tried.failures - 1))
+        pause = min(self._patience.longest_pause, self._patience.first_pause * 2 ** (failures - 1))
         self._report(f"{self._job.plan.name_of(slot.part)}: {why} Next attempt in {pause:.0f} s.")
         slot.rest_until = time.monotonic() + pause
         heapq.heappush(self._due, (slot.rest_until, slot.part))
@@ -211,10 +206,9 @@ class Scheduler:
 
     def _return(self, part: int, why: str, outcome: Outcome) -> None:
         """Takes a lease back; a part that has cost too many workers their lives is given up."""
-        tried = self._tried.setdefault(part, _Part())
-        tried.losses += 1
-        if tried.losses >= self._patience.losses:
-            self._give_up(part, f"{tried.losses} workers were lost over it ({why}).", outcome)
+        self._losses[part] += 1
+        if self._losses[part] >= self._patience.losses:
+            self._give_up(part, f"{self._losses[part]} workers were lost over it ({why}).", outcome)
         else:
             heapq.heappush(self._due, (0.0, part))
 

@@ -11,7 +11,7 @@ TEXT = st.text(st.one_of(st.sampled_from(" .!?\n\r\t\u00a0\u2028abcÄ1。😀"),
 
 @given(TEXT, st.sampled_from(["en", "de", "ja", "zz"]))
 def test_a_text_is_put_together_again_exactly(text, language):
-    split = split_text(text, language)
+    split = split_text(language, text)
     assert split.with_translations(split.sentences) == text
     assert all(sentence == sentence.strip() and sentence for sentence in split.sentences)
     assert not any("\n" in sentence or "\r" in sentence for sentence in split.sentences)
@@ -28,4 +28,4 @@ def test_a_text_is_put_together_again_exactly(text, language):
     ],
 )
 def test_addresses_emoji_and_blanks_alone_are_no_sentences(text, sentences):
-    assert split_text(text, "en").sentences == sentences
+    assert split_text("en", text).sentences == sentences

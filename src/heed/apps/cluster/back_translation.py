@@ -4,7 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Set
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
@@ -33,65 +33,51 @@ IN_EVALUATION = "in dev or a test set"
 PREFIX = "back_"  # of the columns that translating adds
 
 
-@dataclass(frozen=True, kw_only=True)
-class BackTranslation:
-    """The options of a command.
-
-    recipe: of the model that is wanted, called `name` in messages. model: of the reverse direction; None trains one.
-    options: how to translate; their model is not set yet.
-    """
-
-    recipe: Recipe
-    name: str
-    folder: Path
-    model: Path | None
-    tag: str
-    options: ShardOptions
-
-
-def back_translate(wanted: BackTranslation, corpora: Corpora) -> Path | None:
+def back_translate(
+    recipe: Recipe, options: ShardOptions, corpora: Corpora, *, name: str, folder: Path, model: Path | None, tag: str
+) -> Path | None:
     """The recipe in the folder, once everything that it names is there; what is there already is not made again.
 
-    None while shares of other processes are missing. HeedError before anything is written if the recipe or the model
-    does not fit.
+    None while shares of other processes are missing. recipe: of the model that is wanted, called `name` in messages.
+    options: how to translate; their model is not set yet. model: of the reverse direction; None trains one. HeedError
+    before anything is written if the recipe or the model does not fit.
     """
-    recipe, folder, report, workforce = wanted.recipe, wanted.folder, corpora.report, wanted.options.workforce
-    check_recipe(recipe, where=wanted.name)
-    validated(MixPart, {"name": "translated", "tag": wanted.tag}, where="--tag")
+    report, workforce = corpora.report, options.workforce
+    check_recipe(recipe, where=name)
+    validated(MixPart, {"name": "translated", "tag": tag}, where="--tag")
     workforce.check()
-    read_inputs(wanted.options)  # before a reverse model is trained for them
-    reverse = None if wanted.model else reverse_recipe(recipe, where=wanted.name)
-    if wanted.model:
-        _check_direction(wanted.model, recipe)
+    read_inputs(options)  # before a reverse model is trained for them
+    reverse = None if model else reverse_recipe(recipe, where=name)
+    if model:
+        _check_direction(model, recipe)
     are_shares = workforce.share[1] > 1  # others begin at the same time, and work side by side
     wait = PLANNED_SECONDS if are_shares else 0.0
     with locked(folder, wait=wait):
         remove_unfinished(folder)
         # The reverse model, given or trained on the recipe's own pairs.
-        model = wanted.model or folder / REVERSE / "model"
+        model = model or folder / REVERSE / "model"
         if reverse is not None and not _has_scores(model):
             report(f"The reverse model, {recipe.data.tgt} → {recipe.data.src}, in {folder / REVERSE}:")
             train_recipe(reverse, folder / REVERSE, corpora)
 
     # Its translations, by parts, each of which is whole or not there.
-    options = replace(wanted.options, model=model, out=str(folder / PARTS))
+    options = replace(options, model=model, out=str(folder / PARTS))
     with nullcontext() if are_shares else locked(folder):
         if not make_shards(options, report):
             return None
     with locked(folder, wait=wait):
-        return _write_recipe(wanted, corpora)
+        return _write_recipe(recipe, folder, corpora, tag=tag, name=name)
 
 
-def _write_recipe(wanted: BackTranslation, corpora: Corpora) -> Path:
+def _write_recipe(recipe: Recipe, folder: Path, corpora: Corpora, *, tag: str, name: str) -> Path:
     """Writes the pairs and the recipe, which comes last, so that where it is the pairs are whole."""
-    recipe, folder, report = wanted.recipe, wanted.folder, corpora.report
-    path = folder / RECIPE
+    path, report = folder / RECIPE, corpora.report
     if path.exists():
         report(f"{path} is there already and stays as it is.")
         return path
     pairs = folder / PAIRS[0], folder / PAIRS[1]
     _write_pairs(folder, pairs, _evaluation_targets(recipe, corpora), report)
-    mixed = mixed_recipe(recipe, pairs, tag=wanted.tag, where=wanted.name)
+    mixed = mixed_recipe(recipe, pairs, tag=tag, where=name)
     text = recipe_text(mixed)
     assert recipe_of_text(text, path=path.absolute()) == mixed
     with whole_file(path) as temporary:

@@ -180,7 +180,7 @@ def back_translate(
     check_options(BACK_TRANSLATION_RULES, **decoding, sample=sample, top_k=top_k, top_p=top_p, seed=seed)
     checked = decoding_precision(precision)
     import_torch_for_training()
-    from heed.apps.cluster.back_translation import PREFIX, BackTranslation
+    from heed.apps.cluster.back_translation import PREFIX
     from heed.apps.cluster.back_translation import back_translate as run
     from heed.apps.cluster.job import ShardOptions
     from heed.data.corpora.download import Corpora
@@ -196,6 +196,6 @@ def back_translate(
         prefix=PREFIX, workforce=workforce, precision=checked, decoding=decoding,
         max_errors=max_errors, price=None, sampling=sampling,
     )  # fmt: skip
-    wanted = BackTranslation(recipe=values, name=recipe, folder=folder, model=model, tag=tag, options=options)
-    if (written := run(wanted, Corpora(directory, mirror, say))) is not None:
+    corpora = Corpora(directory, mirror, say)
+    if (written := run(values, options, corpora, name=recipe, folder=folder, model=model, tag=tag)) is not None:
         show(written)

@@ -2,8 +2,12 @@
 
 import re
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from heed.apps.documents.text.sentences import needs_translation, splitter
+
+if TYPE_CHECKING:
+    from heed.decoding.translation import Translation
 
 LINES = re.compile(r"[^\n\r\v\f\x1c-\x1e\x85\u2028\u2029]+")
 
@@ -19,8 +23,12 @@ class SplitText:
         pairs = zip(translations, self._between[1:], strict=True)
         return self._between[0] + "".join(translation + after for translation, after in pairs)
 
+    def written(self, translations: "list[Translation]", *_: object) -> "tuple[str, list[Translation]]":
+        """The text of these translations, and those that it is of."""
+        return self.with_translations(one.text for one in translations), translations
 
-def split_text(text: str, language: str) -> SplitText:
+
+def split_text(language: str, text: str) -> SplitText:
     """The sentences of a text in this language, without the white space around them.
 
     White space, and sentences that are nothing but an address, an emoji or punctuation, are no sentences to translate.

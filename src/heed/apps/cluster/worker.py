@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from heed.apps.cluster.earlier_split import split_text
+from heed.apps.cluster.earlier_split import SplitText, split_text
 from heed.apps.cluster.plan import WorkPlan, manifest_hash, part_hash, read_plan, sidecar
 from heed.apps.cluster.writers import writer_of
 from heed.apps.documents.formats.plain_text import TextDraft
@@ -141,8 +141,8 @@ class Worker(LeaseWorker):
 
     def _translate_rows(self, batches: Iterator[Rows], part: int) -> Iterator[tuple[Rows, list[int], list[_Result]]]:
         language, sampling = self._translator.languages[0], self._sampling(part)
-        make = partial(_Lines, language) if self.plan.work.split == "lines" else partial(_Items, splitter(language))
-        ahead: deque[tuple[Rows, list[int], list[_Lines | _Items]]] = deque()
+        make = partial(split_text, language) if self.plan.work.split == "lines" else partial(_Items, splitter(language))
+        ahead: deque[tuple[Rows, list[int], list[SplitText | _Items]]] = deque()
 
         def sentences() -> Iterator[str]:
             for rows in batches:
@@ -204,17 +204,6 @@ class Worker(LeaseWorker):
         length = len(log_probs) + self._translator.direction.forced.end  # a language that is given counts
         penalty = length_penalty(length, settings.length_penalty, settings.length_penalty_form)
         return _Result((total, total / penalty), len(log_probs))
-
-
-class _Lines:
-    """A text whose sentences are translated by themselves, as folders of an earlier version began."""
-
-    def __init__(self, language: str, text: str):
-        self._split = split_text(text, language)
-        self.sentences = self._split.sentences
-
-    def written(self, translations: "list[Translation]", *_: object) -> "tuple[str, list[Translation]]":
-        return self._split.with_translations(one.text for one in translations), translations
 
 
 class _Items:

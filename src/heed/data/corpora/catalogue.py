@@ -17,11 +17,11 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from heed.config import Settings, read_toml, shown, toml_tables, validated
+from heed.data.mix import Language
 from heed.data.reading.text_files import check_test_names
 from heed.errors import HeedError
 from heed.runtime.files import base_folder
 from heed.suggestions import did_you_mean
-from heed.text.printable import check_language
 
 RAW = "raw"  # the variant that a corpus always has: as published
 ARCHIVE_SUFFIXES = (".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".zip")
@@ -93,7 +93,6 @@ def _check_variants(variants: dict[str, Any]) -> dict[str, Any]:
     return variants
 
 
-Language = Annotated[str, Field(min_length=1), AfterValidator(check_language)]
 Url = Annotated[str, AfterValidator(_check_url)]
 Sha256 = Annotated[str, AfterValidator(_check_hash)]
 

@@ -178,25 +178,14 @@ class Store:
 
     def text(self, remote: Remote) -> Path:
         """The path of a text file, plain or gzipped."""
-        for suffix in (".gz", ""):
-            if (path := self._in_mirror(remote.name + suffix)) is not None:
-                self._verify(path, remote)
-                return path
-        if self._mirror_folder is not None:
-            raise HeedError(f"--mirror {self._mirror_folder}: neither {remote.name}.gz nor {remote.name} is there.")
-        return self._download(remote, self.folder / Path(remote.address).name)
+        names = f"{remote.name}.gz", remote.name
+        return self._in_mirror(remote, *names) or self._download(remote, self.folder / Path(remote.address).name)
 
     def member(self, archive: Remote, member: str) -> Path:
         """The path of a plain text file out of an archive, unpacked once: SGM becomes plain lines, .gz is unzipped."""
         target = self.folder / file_of_member(member)
         if not _is_there(target):
-            path = self._in_mirror(archive.name)
-            if path is not None:
-                self._verify(path, archive)
-            elif self._mirror_folder is not None:
-                raise HeedError(f"--mirror {self._mirror_folder}: {archive.name} is not there.")
-            else:
-                path = self._download(archive, self.folder / archive.name)
+            path = self._in_mirror(archive, archive.name) or self._download(archive, self.folder / archive.name)
             if not self._fetching:
                 raise NotHere(f"{target}: still to be unpacked from {path}.")
             with locked(self.folder, wait=math.inf):  # nobody else writes here meanwhile
@@ -206,13 +195,20 @@ class Store:
                     _unpack(path, member, target)
         return target
 
-    def _in_mirror(self, name: str) -> Path | None:
-        """A file of the local mirror: in the folder itself, or in one named after the corpus."""
-        if self._mirror_folder is not None:
-            for folder in (self._mirror_folder, self._mirror_folder / self._corpus):
-                if (folder / name).is_file():
-                    return folder / name
-        return None
+    def _in_mirror(self, remote: Remote, *names: str) -> Path | None:
+        """The first of these files in the local mirror, verified: in the folder, or in one named after the corpus.
+
+        None without such a mirror. HeedError if none of them is there.
+        """
+        mirror = self._mirror_folder
+        if mirror is None:
+            return None
+        for path in (folder / name for name in names for folder in (mirror, mirror / self._corpus)):
+            if path.is_file():
+                self._verify(path, remote)
+                return path
+        missing = f"{names[0]} is not" if len(names) == 1 else f"neither {' nor '.join(names)} is"
+        raise HeedError(f"--mirror {mirror}: {missing} there.")
 
     def _download(self, remote: Remote, target: Path) -> Path:
         """Fetches a file unless it is there, going on where a broken download stopped; verified before it appears."""

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby, islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -34,19 +35,8 @@ SHOWN_LINES = 10
 EXCERPT = 60  # characters that are shown of a suspicious line
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where a pair stands."""
-
-    files: FilePair
-    line: int
-
-    def file(self, side: int) -> str:
-        return str(self.files[side])
-
-
 WRONG_ORDERS = (Order.EXCHANGED, Order.BOTH_SRC, Order.BOTH_TGT)
-Placed = tuple[Place, Pair]
+Placed = tuple[FilePair, int, Pair]  # a pair, with its files and its line there
 
 
 @dataclass(frozen=True)
@@ -69,33 +59,55 @@ class Lengths:
         self._counts = Counter[int]()
         self.longest, self.line, self.file = 0, 0, ""
 
-    def add(self, length: int, place: Place, side: int) -> None:
+    def add(self, length: int, file: Path, line: int) -> None:
         """Counts a line."""
         self._counts[length] += 1
         if length > self.longest:
-            self.longest, self.line, self.file = length, place.line, place.file(side)
+            self.longest, self.line, self.file = length, line, str(file)
 
     def numbers(self) -> dict[str, Any]:
         """For JSON."""
         return {"median": quantile(self._counts, 0.5), "longest": self.longest, "file": self.file, "line": self.line}
 
 
+class Sample:
+    """Up to `most` pairs at equal distances through a text of unknown length."""
+
+    def __init__(self, most: int) -> None:
+        self.placed: list[Placed] = []
+        self._every, self._n, self._most = 1, 0, most
+
+    def add(self, placed: Placed) -> None:
+        """Keeps the pair if it is its turn."""
+        if self._n % self._every == 0:
+            self.placed.append(placed)
+            if len(self.placed) >= self._most:
+                self.placed, self._every = self.placed[::2], 2 * self._every
+        self._n += 1
+
+    @property
+    def pairs(self) -> list[Pair]:
+        """The pairs, without their places."""
+        return [pair for *_, pair in self.placed]
+
+
 class Spectrum:
-    """Numbers of one set of pairs: lengths of its sides and their ratios, blank and untranslated ones."""
+    """Numbers of one set of pairs: lengths of its sides and their ratios, blank and untranslated ones; and a sample."""
 
     def __init__(self, files: Iterable[FilePair]):
-        self.files = tuple(files)
+        self.files, self.sample = tuple(files), Sample(SAMPLE)
         self.n_pairs = self.n_blank = self.n_untranslated = self.n_unequal = 0
         self.words, self.characters = (Lengths(), Lengths()), (Lengths(), Lengths())
         self._ratios = Counter[float]()
 
-    def add(self, place: Place, pair: Pair, max_ratio: float) -> None:
+    def add(self, placed: Placed, max_ratio: float) -> None:
         """Counts a pair."""
         self.n_pairs += 1
-        for side, line in enumerate(pair):
-            self.words[side].add(len(line.split()), place, side)
-            self.characters[side].add(len(line), place, side)
-        src, tgt = pair
+        self.sample.add(placed)
+        files, number, (src, tgt) = placed
+        for file, line, words, characters in zip(files, (src, tgt), self.words, self.characters, strict=True):
+            words.add(len(line.split()), file, number)
+            characters.add(len(line), file, number)
         if is_blank(src) or is_blank(tgt):
             self.n_blank += 1
             return
@@ -192,22 +204,6 @@ def quantile(counts: Counter[Any], share: float) -> Any:
     return None
 
 
-class Sample:
-    """Up to `most` pairs at equal distances through a text of unknown length."""
-
-    def __init__(self, most: int = SAMPLE) -> None:
-        self.pairs: list[Placed] = []
-        self._every, self._n, self._most = 1, 0, most
-
-    def add(self, place: Place, pair: Pair) -> None:
-        """Keeps the pair if it is its turn."""
-        if self._n % self._every == 0:
-            self.pairs.append((place, pair))
-            if len(self.pairs) >= self._most:
-                self.pairs, self._every = self.pairs[::2], 2 * self._every
-        self._n += 1
-
-
 class Suspicions:
     """Suspicious pairs: their number by fault, and the first lines with each."""
 
@@ -215,15 +211,15 @@ class Suspicions:
         self.counts = Counter[str]()
         self._first: dict[str, list[SuspiciousLine]] = {}
 
-    def add(self, reason: str, place: Place, pair: Pair, *, side: int, character: int = 0) -> None:
+    def add(self, reason: str, placed: Placed, *, side: int, character: int = 0) -> None:
         """Counts a pair and remembers it if it is among the first."""
         self.counts[reason] += 1
         first = self._first.setdefault(reason, [])
         if len(first) < SHOWN_LINES:
-            begin = max(0, character - EXCERPT // 3)
+            begin, (files, line, pair) = max(0, character - EXCERPT // 3), placed
             text = pair[side][begin : begin + EXCERPT]
             excerpt = "…" * (begin > 0) + text + "…" * (begin + EXCERPT < len(pair[side]))
-            first.append(SuspiciousLine(place.file(side), place.line, reason, excerpt))
+            first.append(SuspiciousLine(str(files[side]), line, reason, excerpt))
 
     def shown(self) -> list[SuspiciousLine]:
         """SHOWN_LINES of them, of as many kinds as possible; the rarest kinds first."""
@@ -240,70 +236,61 @@ def inspect_text(files: TextFiles, data: DataSettings, *, tokenizer: AnyTokenize
     """
     text = TrainingText(files.train, data.column_names)
     spectra = {name: Spectrum(text) for name, text in _texts(files).items()}
-    samples = {name: Sample() for name in spectra}
-    suspicions, held_out = Suspicions(), HeldOut()
+    suspicions, held_out, remarks = Suspicions(), HeldOut(), list[str]()
+    lines_of_sets = {name: array("L") for name in files.evaluation_sets}
 
     def placed(pairs: Iterable[tuple[tuple[int, int], Pair]]) -> Iterator[Placed]:
-        return ((Place(files.train[source], row + 1), pair) for (source, row), pair in pairs)
+        return ((files.train[source], row + 1, pair) for (source, row), pair in pairs)
+
+    def given_pairs() -> Iterator[tuple[Placed, Pair]]:
+        return ((one, one[-1]) for one in placed(text.pairs(files.n_given)))
+
+    def observed(name: str, placed: Iterable[Placed]) -> Iterator[Pair]:
+        for one in placed:
+            _, line, (src, tgt) = one
+            spectra[name].add(one, data.max_ratio)
+            if name in lines_of_sets:
+                lines_of_sets[name].append(line)
+            if name == "dev" and files.dev_split:
+                held_out.add(src, tgt)
+            for reason, side, character in faults(src, src if data.tgt_symbols else tgt, max_ratio=data.max_ratio):
+                suspicions.add(reason, one, side=side, character=character)
+            yield src, tgt
+
+    # Dev and the tests first: where they stand in training is looked for below.
+    sets = {name: _placed(pair, data.column_names) for name, pair in files.evaluation_sets.items()}
+    if files.dev_split:
+        sets["dev"] = (place for place, _ in files.dev_split.pairs(given_pairs, name=files.name_of_given))
+    evaluation_sets = EvaluationSets(
+        {name: observed(name, placed) for name, placed in sets.items()}, symbols=data.tgt_symbols
+    )
 
     def unreadable(place: tuple[int, int], fault: LineFault) -> None:
-        ((where, _),) = placed([(place, ("", ""))])
-        suspicions.add(f"line {UNREADABLE}", where, (str(fault), ""), side=0)
+        suspicions.add(f"line {UNREADABLE}", *placed([(place, (str(fault), ""))]), side=0)
 
     def training_pairs() -> Iterator[Placed]:
         pairs = text.pairs(on_fault=unreadable)
-        return placed((place, pair) for place, pair in pairs if not held_out.has(place[0], *pair))
-
-    def given_pairs() -> Iterator[Placed]:
-        return placed(text.pairs(files.n_given))
-
-    lines_of_sets = {name: array("L") for name in files.evaluation_sets}
-
-    def observed(name: str, placed: Iterator[Placed]) -> Iterator[Pair]:
-        for place, pair in placed:
-            spectra[name].add(place, pair, data.max_ratio)
-            samples[name].add(place, pair)
-            src, tgt = pair
-            for reason, side, character in faults(src, src if data.tgt_symbols else tgt, max_ratio=data.max_ratio):
-                suspicions.add(reason, place, pair, side=side, character=character)
-            yield pair
-
-    def observed_set(name: str, placed: Iterator[Placed]) -> Iterator[Pair]:
-        for place, pair in placed:
-            lines_of_sets[name].append(place.line)
-            if name == "dev" and files.dev_split:
-                held_out.add(*pair)
-            yield from observed(name, iter([(place, pair)]))
-
-    sets = {name: _placed(pair, data.column_names) for name, pair in files.evaluation_sets.items()}
-    if files.dev_split:
-        sets["dev"] = files.dev_split.pairs(given_pairs, name=files.name_of_given)
-    observed_sets = {name: observed_set(name, placed) for name, placed in sets.items()}
-    evaluation_sets = EvaluationSets(observed_sets, symbols=data.tgt_symbols)
-    repetitions, sources = Repetitions(evaluation_sets), array("q")
-    remarks = list[str]()
-
-    def compared(placed: Iterator[Placed]) -> Iterator[Placed]:
-        for _, of_file in groupby(placed, key=lambda one: one[0].files):
+        good = placed((place, pair) for place, pair in pairs if not held_out.has(place[0], *pair))
+        for _, of_file in groupby(good, key=lambda one: one[0]):
             sample = Sample(SAMPLE_OF_FILE)
-            for place, pair in of_file:
-                sample.add(place, pair)
-                yield place, pair
+            for one in of_file:
+                sample.add(one)
+                yield one
             remarks.extend(_unrelated(sample))
 
-    for pair in counted(observed("train", compared(training_pairs())), "Reading training text", unit="pairs"):
+    repetitions, sources = Repetitions(evaluation_sets), array("q")
+    for pair in counted(observed("train", training_pairs()), "Reading training text", unit="pairs"):
         if not any(map(is_blank, pair)):
             repetitions.add(*pair)
             sources.append(hash(normal_form(pair[0])))
     repeated = all_repetitions([repetitions.hashes()], [repetitions.facts()], evaluation_sets.sizes, share=1)
 
-    sample = samples.pop("train")
+    sample = spectra["train"].sample
+    samples = {name: spectra[name].sample for name in sets}
     remarks += [remark for of_set in samples.values() for remark in _unrelated(of_set)]
-    sides = None if data.tgt_symbols else Sides.learn([pair for _, pair in sample.pairs])
+    sides = None if data.tgt_symbols else Sides.learn(sample.pairs)
     orders = _orders(sides, sample, suspicions)
-    exchanged = [
-        name for name, one in samples.items() if sides and sides.seem_exchanged([pair for _, pair in one.pairs])
-    ]
+    exchanged = [name for name, one in samples.items() if sides and sides.seem_exchanged(one.pairs)]
     numbers = {name: spectrum.numbers() for name, spectrum in spectra.items()}
     numbers["train"] |= {"copies": repeated.n_copies, "copies_of_sources": n_copies(np.frombuffer(sources, np.int64))}
     for name, overlap in repeated.overlaps.items():
@@ -317,8 +304,8 @@ def inspect_text(files: TextFiles, data: DataSettings, *, tokenizer: AnyTokenize
     lines = suspicions.shown()
     result = {
         "sets": numbers,
-        "unknown_tokens": _unknown_tokens(tokenizer, [pair for _, pair in sample.pairs]),
-        "order_of_sides": {"examined": len(sample.pairs) if sides else 0, **orders, "sets_exchanged": exchanged},
+        "unknown_tokens": _unknown_tokens(tokenizer, sample.pairs),
+        "order_of_sides": {"examined": len(sample.placed) if sides else 0, **orders, "sets_exchanged": exchanged},
         "suspicious": dict(suspicions.counts.most_common()),
         "suspicious_lines": [vars(line) for line in lines],
     }
@@ -329,17 +316,17 @@ def inspect_text(files: TextFiles, data: DataSettings, *, tokenizer: AnyTokenize
 
 def _unrelated(sample: Sample) -> Iterator[str]:
     """Remarks on parts of a file whose sides do not seem to be each other's translations."""
-    for part in unrelated_parts([pair for _, pair in sample.pairs]):
-        first, last = sample.pairs[part.start][0], sample.pairs[part.stop - 1][0]
-        names = " and ".join(dict.fromkeys(map(str, first.files)))
+    for part in unrelated_parts(sample.pairs):
+        (files, first, _), (_, last, _) = sample.placed[part.start], sample.placed[part.stop - 1]
+        names = " and ".join(dict.fromkeys(map(str, files)))
         yield (
-            f"{names}: lines {first.line:,} to {last.line:,} do not seem to be translations of each other, by their "
+            f"{names}: lines {first:,} to {last:,} do not seem to be translations of each other, by their "
             "lengths, numbers and names."
         )
 
 
 def _placed(files: FilePair, columns: tuple[str, str]) -> Iterator[Placed]:
-    return ((Place(files, line), pair) for line, pair in enumerate(read_pairs(files, columns), start=1))
+    return ((files, line, pair) for line, pair in enumerate(read_pairs(files, columns), start=1))
 
 
 def _texts(files: TextFiles) -> dict[str, list[FilePair]]:
@@ -353,12 +340,13 @@ def _texts(files: TextFiles) -> dict[str, list[FilePair]]:
 def _orders(sides: Sides | None, sample: Sample, suspicions: Suspicions) -> dict[str, int]:
     """How many pairs of the sample have each order of sides, other than the right one."""
     counts = {order.value: 0 for order in WRONG_ORDERS}
-    for place, pair in sample.pairs if sides else ():
+    for one in sample.placed if sides else ():
         assert sides is not None
+        _, _, pair = one
         order = sides.order(pair).value
         if pair[0] != pair[1] and order in counts:
             counts[order] += 1
-            suspicions.add(f"sides {order}" if order == "exchanged" else order, place, pair, side=1)
+            suspicions.add(f"sides {order}" if order == "exchanged" else order, one, side=1)
     return counts
 
 

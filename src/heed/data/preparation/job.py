@@ -30,7 +30,7 @@ from heed.data.preparation.plan import (
 )
 from heed.data.preparation.rules import PairFilter
 from heed.data.preparation.shard import ShardWorker, finished, shard_key, share_of_hashes
-from heed.data.preparation.tags import in_shares, tag_ids
+from heed.data.preparation.tags import check_tags, in_shares
 from heed.data.preparation.vocabulary import TOKENIZER, given_or_kept_tokenizer, learn_tokenizer, vocab_sizes
 from heed.data.reading.dev_split import HeldOut
 from heed.data.reading.lines import refuse_faulty
@@ -172,7 +172,7 @@ class Preparation:
             raise HeedError(
                 "data.tgt_symbols is true, but the vocabulary of training.start_from has no target symbols."
             )
-        tag_ids(tokenizer, files.tags, report=self._report)  # a tag that it lacks shows before the work
+        check_tags(tokenizer, files.tags, report=self._report)  # a tag that it lacks shows before the work
         if not ((folder / f"{DEV}.report.json").exists() and (folder / DEV).is_dir()):
             self._encode_dev(tokenizer)
 

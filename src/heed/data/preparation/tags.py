@@ -21,13 +21,10 @@ def shown_codes(codes: Iterable[str]) -> str:
     return ", ".join(first[:SHOWN_CODES]) + " …" * (len(first) > SHOWN_CODES)
 
 
-def tag_ids(tokenizer: AnyTokenizer, tags: Sequence[str | None], *, report: Callable[[str], None]) -> list[list[int]]:
-    """The ids of each tag, one in a vocabulary that was learned with it. HeedError for a tag that the vocabulary lacks.
-
-    A tag of several ids is reported.
-    """
-    ids_of = {tag: tokenizer.encode(tag) for tag in dict.fromkeys(tags) if tag}
-    for tag, ids in ids_of.items():
+def check_tags(tokenizer: AnyTokenizer, tags: Sequence[str | None], *, report: Callable[[str], None]) -> None:
+    """HeedError for a tag that the vocabulary lacks. One of several ids, with which it was not learned, is reported."""
+    for tag in filter(None, dict.fromkeys(tags)):
+        ids = tokenizer.encode(tag)
         if tokenizer.special.unk in ids:
             codes = tokenizer.language_codes
             known = f"one of its codes ({shown_codes(codes)})" if codes else "a word that it has"
@@ -37,7 +34,6 @@ def tag_ids(tokenizer: AnyTokenizer, tags: Sequence[str | None], *, report: Call
             )
         if len(ids) != 1:
             report(f"Remark: the vocabulary was not learned with the tag {tag}, which is {len(ids)} of its ids.")
-    return [ids_of[tag] if tag else [] for tag in tags]
 
 
 def tagged_languages(tokenizer: AnyTokenizer, directions: Sequence[tuple[str, str]]) -> dict[str, Any]:

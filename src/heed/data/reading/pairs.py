@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
-from itertools import islice
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -176,19 +176,14 @@ def read_pairs(files: FilePair, columns: Sequence[str] = ()) -> Iterator[Pair]:
     if len(source_of(files)) == 1:
         yield from _read_rows(files, columns)
         return
-    src_lines, tgt_lines = read_lines(files[0]), read_lines(files[1])
-    n_pairs = 0
-    while True:
-        src, tgt = next(src_lines, None), next(tgt_lines, None)
-        if src is None or tgt is None:
-            break
-        n_pairs += 1
-        yield src, tgt
-    if src is not None or tgt is not None:
-        n_src = n_pairs + (0 if src is None else 1 + sum(1 for _ in src_lines))
-        n_tgt = n_pairs + (0 if tgt is None else 1 + sum(1 for _ in tgt_lines))
+    n_src = n_tgt = 0
+    for src, tgt in zip_longest(*map(read_lines, files)):
+        n_src, n_tgt = n_src + (src is not None), n_tgt + (tgt is not None)
+        if src is not None and tgt is not None:
+            yield src, tgt
+    if n_src != n_tgt:
         raise _unequal([str(side) for side in files], n_src, n_tgt)
-    if n_pairs == 0:
+    if n_src == 0:
         raise HeedError(f"{files[0]} and {files[1]} are empty: a corpus needs at least one pair of lines.")
 
 
