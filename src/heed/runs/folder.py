@@ -71,14 +71,14 @@ def recipe_of_run(recipe: Recipe, run: Path, *, report: Report) -> Recipe:
     preset's multiplied learning_rate too.
     """
     anchored = anchor_recipe(recipe, Path.cwd())
-    path, ours = run / "config.toml", anchored.training
+    path = run / "config.toml"
     if "learning_rate_factor" in recipe.training.model_fields_set or not _has_begun(run):
         return anchored
     try:
         began = validated(Recipe, read_toml(path), where=str(path)).training
     except HeedError:  # not a run's: `open_run_folder` says so
         return anchored
-    factor = began.learning_rate_factor
+    ours, factor = anchored.training, began.learning_rate_factor
     if ours.learning_rate is None or ours.learning_rate != began.learning_rate or factor == ours.learning_rate_factor:
         return anchored
     report(f"The run began with training.learning_rate_factor={factor:g} and keeps it, as the recipe sets none.")

@@ -30,7 +30,8 @@ def prepare_run(recipe: Recipe, run: Path, corpora: Corpora, workforce: Workforc
     wait = PLANNED_SECONDS if are_shares else 0.0
     with open_run_folder(recipe, run, report=report, wait=wait):
         files = TranslationTask(recipe).text_files(run, corpora)
-        given, folder = _given_tokenizer(recipe.training.start_from, run), run / "data"
+        folder = run / "data"
+        given = _given_tokenizer(recipe.training.start_from, run)
         preparation = Preparation(files, recipe.data, recipe.tokenizer, folder=folder, report=report, given=given)
         preparation.begin()
         if not are_shares:

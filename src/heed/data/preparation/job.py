@@ -31,7 +31,7 @@ from heed.data.preparation.plan import (
 from heed.data.preparation.rules import PairFilter
 from heed.data.preparation.shard import ShardWorker, finished, shard_key, share_of_hashes
 from heed.data.preparation.tags import check_tags, in_shares
-from heed.data.preparation.vocabulary import TOKENIZER, given_or_kept_tokenizer, learn_tokenizer, vocab_sizes
+from heed.data.preparation.vocabulary import TOKENIZER, agreed_tokenizer, learn_tokenizer, vocab_sizes
 from heed.data.reading.dev_split import HeldOut
 from heed.data.reading.lines import refuse_faulty
 from heed.data.reading.pairs import Pair, TrainingText, count_pairs, read_pairs, source_of, write_pairs
@@ -155,19 +155,7 @@ class Preparation:
         if not begun:
             for pair in files.evaluation_sets.values():  # small: their faults show before the long work
                 count_pairs(pair, data.column_names)
-            if self._given is None:
-                learn_tokenizer(
-                    self._pairs_to_learn,
-                    self._settings,
-                    folder / TOKENIZER,
-                    n_pairs=self.plan.rows,
-                    tgt_symbols=data.tgt_symbols,
-                    report=self._report,
-                    tags=[tag for tag in dict.fromkeys(files.tags) if tag],
-                )
-            else:
-                self._given.save(folder / TOKENIZER)
-        tokenizer = given_or_kept_tokenizer(folder, self._given)
+        tokenizer = agreed_tokenizer(folder, self._given, self._learned_tokenizer)
         if data.tgt_symbols and not tokenizer.symbols:
             raise HeedError(
                 "data.tgt_symbols is true, but the vocabulary of training.start_from has no target symbols."
@@ -241,6 +229,17 @@ class Preparation:
     def _text(self) -> TrainingText:
         rows = None if self._plan is None else self._rows
         return TrainingText(self._files.train, self._data.column_names, rows=rows)
+
+    def _learned_tokenizer(self) -> AnyTokenizer:
+        tags = [tag for tag in dict.fromkeys(self._files.tags) if tag]
+        return learn_tokenizer(
+            self._pairs_to_learn,
+            self._settings,
+            n_pairs=self.plan.rows,
+            tgt_symbols=self._data.tgt_symbols,
+            report=self._report,
+            tags=tags,
+        )
 
     def _pairs_to_learn(self) -> Iterator[Pair]:
         """The pairs that are not held out, by their shares in a mix."""

@@ -15,17 +15,30 @@ from heed.text.tokenizer_kinds import AnyTokenizer, load_tokenizer
 TOKENIZER = "tokenizer.json"  # in RUN/data
 
 
+def agreed_tokenizer(folder: Path, given: AnyTokenizer | None, learn: Callable[[], AnyTokenizer]) -> AnyTokenizer:
+    """The tokenizer in a folder of prepared text, where there is one; else the given one, or one that is learned.
+
+    HeedError if the folder has another one than is given.
+    """
+    path = folder / TOKENIZER
+    if not path.exists():
+        (given or learn()).save(path)
+    tokenizer = load_tokenizer(path)
+    if given is not None and tokenizer != given:
+        raise HeedError(f"{folder}: prepared with another vocabulary than training.start_from; choose another --run.")
+    return tokenizer
+
+
 def learn_tokenizer(
     pairs: Callable[[], Iterator[Pair]],
     settings: TokenizerSettings,
-    path: Path,
     *,
     n_pairs: int,
     tgt_symbols: bool,
     report: Callable[[str], None],
     tags: Sequence[str] = (),
-) -> None:
-    """Writes a tokenizer learned from one in N pairs, N such that they are settings.sample_pairs at most.
+) -> Tokenizer:
+    """A tokenizer learned from one in N pairs, N such that they are settings.sample_pairs at most.
 
     pairs: gives those to learn from. n_pairs: how many they are about, from which N is guessed, so that they are read
     once; if the guess was wrong, they are read again.
@@ -50,7 +63,7 @@ def learn_tokenizer(
         report(
             f"The corpus yields {len(tokenizer):,} ids, not tokenizer.vocab_size={settings.vocab_size:,}; continuing."
         )
-    tokenizer.save(path)
+    return tokenizer
 
 
 def _every(n_pairs: int, settings: TokenizerSettings) -> int:
@@ -78,14 +91,6 @@ def _learn(
     lines = (line for pair in islice(counted(), 0, None, every) for line in (pair[:1] if sources_alone else pair))
     with progress("Learning the vocabulary"):
         return train_tokenizer(lines, settings, symbols, tags=tags), n_pairs
-
-
-def given_or_kept_tokenizer(folder: Path, given: AnyTokenizer | None) -> AnyTokenizer:
-    """The tokenizer in a folder of prepared text. HeedError if another one is given."""
-    tokenizer = load_tokenizer(folder / TOKENIZER)
-    if given is not None and tokenizer != given:
-        raise HeedError(f"{folder}: prepared with another vocabulary than training.start_from; choose another --run.")
-    return tokenizer
 
 
 def vocab_sizes(tokenizer: AnyTokenizer) -> dict[str, Any]:
