@@ -35,8 +35,12 @@ def pairs_of(path: Path, content: str | bytes, columns=("en", "de")):
         ("bars.CSV", "en|de\na dog|ein Hund\na cat|eine Katze\n"),
         ("marked.csv", '\ufeff"a dog","ein\nHund"\na cat,"eine\nKatze"\n'),
         ("quoted.tsv", 'note\ten\tde\n"an ""x"""\ta dog\t"ein Hund"\n"b"\t"a cat"\teine Katze\n'),
+        ("excel.csv", "\ufeffsep=;\r\nEnglisch, kurz;English;Deutsch\r\na, b;a dog;ein Hund\r\nc;a cat;eine Katze\r\n"),
+        ("tabs.csv", '"sep=\t"\na dog\tein Hund\na cat\teine Katze\n'),
+        ("half.csv", "Deutsch;Englisch\nein Hund;a dog\neine Katze;a cat\n"),
+        ("regions.tsv", "de-DE\ten-GB\nein Hund\ta dog\neine Katze\ta cat\n"),
         ("hf.jsonl", '{"id": 1, "translation": {"de": "ein Hund", "en": "a dog\\r\\n"}}\n\n'
-         '{"translation": {"de": "eine Katze", "en": "a cat"}}\n'),
+         '{"translation": {"German": "eine Katze", "eng_Latn": "a cat"}}\n'),
     ],
 )  # fmt: skip
 def test_tables_are_read_with_or_without_a_head(tmp_path, name, content):
@@ -77,13 +81,17 @@ NUMBERED = "no\tEnglish\tGerman\n1\ta dog\tein Hund\n2\ta cat\teine Katze\n"
 @pytest.mark.parametrize(("columns", "content", "told"), [
     (("en", "de"), "en\tfr\na dog\tun chien\n", "has no column 'de'; it has 'en', 'fr'"),
     (("en", "de"), "web-1\thttps://x.org\ta dog\n" * 4, "column 1 holds numbers or addresses, not text"),
-    (("en", "de"), NUMBERED, "has no column 'en'; it has 'no', 'English', 'German'"),
+    (("en", "fr"), NUMBERED, "has no column 'fr'; it has 'no', 'English', 'German'"),
+    (("en", "de"), "English\tPolish\na dog\tpies\n", "has no column 'de'; it has 'English', 'Polish'"),
+    (("en", "de"), "English (UK)\tEnglish (US)\tGerman\na\tb\tc\n", r"has no column 'en'; it has 'English \(UK\)'"),
+    (("en", "de"), "en-GB\ten-US\tde\na\tb\tc\n", "has no column 'en'; it has 'en-GB', 'en-US', 'de'"),
     (("0", "1"), NUMBERED, "has no column 0; columns without names are counted from 1"),
 ])  # fmt: skip
 def test_columns_that_are_not_plain_are_refused(tmp_path, columns, content, told):
     with pytest.raises(HeedError, match=told):
         pairs_of(tmp_path / "rows.tsv", content, columns)
-    assert pairs_of(tmp_path / "numbered.tsv", NUMBERED, ("2", "3")) == [DOG, CAT]
+    for columns in (("2", "3"), ("en", "de")):
+        assert pairs_of(tmp_path / "numbered.tsv", NUMBERED, columns) == [DOG, CAT]
     assert pairs_of(tmp_path / "words.tsv", "No\tNei\nno way\taldri\n", ("en", "no"))[0] == ("No", "Nei")
 
 

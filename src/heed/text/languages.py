@@ -24,12 +24,13 @@ SCRIPT_OF_REGION = {"cn": "hans", "sg": "hans", "tw": "hant", "hk": "hant", "mo"
 
 
 class Language(NamedTuple):
-    """A line of the table. detected_as: what the detector calls it, or nothing."""
+    """A line of the table. detected_as: what the detector calls it, or nothing. own_names: its own, with commas."""
 
     code: str
     name: str
     script: str
     detected_as: str
+    own_names: str = ""
 
 
 @cache

@@ -9,7 +9,7 @@ from typing import Any
 from heed.config import shown
 from heed.data.reading.line_files import LineReader
 from heed.data.reading.lines import LineFault, text_of
-from heed.data.reading.rows import NESTED, refuse_missing
+from heed.data.reading.rows import find_path, refuse_missing
 from heed.errors import HeedError
 from heed.leases.packages import needed
 from heed.leases.plan import Range
@@ -62,14 +62,18 @@ MISSING = object()
 
 
 def value_of(record: dict[str, Any], column: str) -> Any:
-    """The value of a column, which may lie within others: translation.en, or en of Hugging Face's translation sets."""
-    for path in ([column], column.split("."), [NESTED, column]):
+    """The value of a column, which may lie within others, as `find_path` says."""
+    if column in record:
+        return record[column]
+
+    def at(path: list[str]) -> Any:
         value: Any = record
         for name in path:
-            value = value.get(name, MISSING) if isinstance(value, dict) else MISSING
-        if value is not MISSING:
-            return value
-    return MISSING
+            value = value.get(name) if isinstance(value, dict) else None
+        return value
+
+    path = find_path(column, lambda path: within if isinstance(within := at(path), dict) else ())
+    return MISSING if path is None else at(path)
 
 
 def _record(line: bytes | None) -> dict[str, Any]:

@@ -138,7 +138,7 @@ def _of_both_sides(batches: Iterable[Rows]) -> Iterator[Pair | LineFault | None]
                 yield LineFault(batch.faults[place])
                 continue
             # A line of text has no line ends within, nor at its end.
-            src, tgt = (text.rstrip("\r\n").replace("\n", " ") for text in texts)
+            src, tgt = (text.rstrip("\r\n").replace("\r\n", " ").replace("\n", " ") for text in texts)
             yield None if place in batch.skipped else (src, tgt)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from heed.config import shown
 from heed.data.reading.lines import MAX_LINE_BYTES
-from heed.data.reading.rows import BATCH_ROWS, NESTED, Contents, Rows, refuse_missing
+from heed.data.reading.rows import BATCH_ROWS, Contents, Rows, find_path, refuse_missing
 from heed.errors import HeedError
 from heed.leases.packages import needed
 from heed.leases.plan import Range
@@ -68,16 +68,16 @@ def common_schema(names: Sequence[str], columns: Sequence[str]) -> Any:
 
 
 def _found(schema: Any, column: str) -> tuple[list[str], Any] | None:
-    """The names that lead to a column, as `value_of` finds it, and its type; None if it is not there."""
-    for path in ([column], column.split("."), [NESTED, column]):
-        try:
-            kind = schema.field(path[0]).type
-            for name in path[1:]:
-                kind = kind.field(name).type
-        except (AttributeError, KeyError):
-            continue
-        return path, kind
-    return None
+    """The names that lead to a column, as `find_path` finds it, and its type; None if it is not there."""
+
+    def fields(path: list[str]) -> dict[str, Any]:
+        inside = list(schema)
+        for name in path:
+            inside = next((_fields(one.type) for one in inside if one.name == name), [])
+        return {one.name: one.type for one in inside}
+
+    path = find_path(column, fields)
+    return None if path is None else (path, fields(path[:-1])[path[-1]])
 
 
 def _check_texts(name: str, columns: Sequence[str], schema: Any) -> None:

@@ -1,11 +1,14 @@
 """Rows of files that have columns: what a reader of a format takes and gives."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from functools import cache, lru_cache
 from typing import Any, Literal, get_args
 
 from heed.config import shown
 from heed.errors import HeedError
+from heed.text.languages import find_language, is_known, table
 
 Format = Literal["parquet", "jsonl", "text"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -51,6 +54,62 @@ class Rows:
     def good(self) -> list[int]:
         """The places of the rows that can be used."""
         return [place for place in range(len(self)) if place not in self.faults and place not in self.skipped]
+
+
+# A language's code in the head of a column: en, deu, de-DE, eng_Latn.
+CODE = re.compile(r"[A-Za-z]{2,3}(?:[-_][A-Z][a-z]{3})?(?:[-_](?:[A-Z]{2}|[0-9]{3}))?")
+
+
+@lru_cache(maxsize=1024)
+def find_column(column: str, names: tuple[str, ...]) -> str | None:
+    """The name that a column has among these, None if it is not there.
+
+    Case makes no difference, and a language is found by any of its codes or by its name, in English or in itself.
+    """
+    for same in (column.__eq__, lambda name: name.casefold() == column.casefold()):
+        if (name := next(filter(same, names), None)) is not None:
+            return name
+    if not is_code(column):
+        return None
+    found = find_language(column, [name for name in names if is_code(name)])
+    if found is None and (code := find_language(column, [code for name in names if (code := language_named(name))])):
+        called = [name for name in names if language_named(name) == code]
+        found = called[0] if len(called) == 1 else None  # English (UK) and English (US) are no answer
+    return found
+
+
+def is_code(name: str) -> bool:
+    """Whether a column is called by the code of a language."""
+    return CODE.fullmatch(name) is not None and is_known(name)
+
+
+@cache
+def _by_name() -> dict[str, str]:
+    """The languages' first codes by their names, in English and in the language itself."""
+    named = {name.casefold(): one.code for one in table().values() for name in one.own_names.split(", ") if name}
+    return named | {one.name.casefold(): one.code for one in table().values()}
+
+
+def language_named(name: str) -> str | None:
+    """The code of the language that has this name, in English or in itself: German, Deutsch; None if there is none.
+
+    What follows in brackets makes no difference, as in Chinese (Simplified).
+    """
+    return _by_name().get(name.partition("(")[0].strip().casefold())
+
+
+def find_path(column: str, inside: Callable[[list[str]], Collection[str]]) -> list[str] | None:
+    """The names that lead to a column, None if it is not there: it may lie within others, as translation.en does.
+
+    So may en alone, as in Hugging Face's translation sets. inside: the names within a column, of a row for no names.
+    """
+    for path in ([column], column.split("."), [NESTED, column]):
+        if all(name in inside(path[:depth]) for depth, name in enumerate(path)):
+            return path
+    for outer in ([], [NESTED]):
+        if (name := find_column(column, tuple(inside(outer)))) is not None:
+            return [*outer, name]
+    return None
 
 
 def refuse_missing(name: str, missing: Sequence[str], there: list[str]) -> None:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from heed.data.reading.line_files import LineReader
 from heed.data.reading.lines import LineFault, lines_of_pieces, text_of
-from heed.data.reading.rows import NESTED, Rows, refuse_missing
+from heed.data.reading.rows import NESTED, Rows, find_column, is_code, language_named, refuse_missing
 from heed.errors import HeedError
 from heed.leases.plan import counted
 from heed.leases.storage import open_file, unpacked, unpacked_name
@@ -26,6 +26,7 @@ SAMPLE_ROWS = 50  # by which delimiters, heads and columns without text are told
 HEAD = frozenset("id index source target src tgt text translation sentence score url lang label".split())
 NOT_TEXT = re.compile(r"[^\s:]+://\S*|[!-/:-~]*[0-9][!-~]*")  # numbers, identifiers, addresses
 END: Any = object()
+SEPARATOR = re.compile(r'"?sep=(.)"?\r?', re.IGNORECASE)  # a first line by which Excel says what stands between cells
 QUOTED = re.compile(r'"(?:[^"]|"")*"')
 
 
@@ -64,11 +65,18 @@ class TableReader(LineReader):
         lines = islice(self._beginning(lines_of_pieces), SAMPLE_ROWS)
         return [(line or b"").removeprefix(BOM_UTF8).decode("latin-1") for line in lines]
 
+    @property
+    def _separator(self) -> str:
+        match = SEPARATOR.fullmatch(self._sample[0]) if self._is_csv and self._sample else None
+        return match[1] if match else ""
+
     @cached_property
     def _dialect(self) -> _Dialect:
         """The one that gives most of the first rows the same number of columns."""
         if not self._is_csv:
             return _Dialect()
+        if separator := self._separator:
+            return _Dialect(separator)
         text = "".join(f"{line}\n" for line in self._sample)
 
         def fit(dialect: _Dialect) -> tuple[float, int]:
@@ -94,25 +102,35 @@ class TableReader(LineReader):
         rows = rows[head:]
         ((width, _),) = Counter(map(len, filter(any, rows))).most_common(1) or [(0, 0)]
         names = [cell.strip() for cell in rows[0]] if rows else []
-        folded, wanted = [name.casefold() for name in names], [column.casefold() for column in self._columns]
-        headings = [next((one for one in (name, f"{NESTED}.{name}") if one in folded), "") for name in wanted]
+        folded = [name.casefold() for name in names]
+        headings = [
+            find_column(column, tuple(names)) or find_column(f"{NESTED}.{column}", tuple(names)) or ""
+            for column in self._columns
+        ]
+        named, others = set(filter(language_named, names)), [name for name in names if not language_named(name)]
+        if len(names) == len(headings) == 2 and len(others) == 1 and named.intersection(headings):
+            # The name of a language beside one that is not known here: Englisch beside Deutsch.
+            headings = [name or others[0] for name in headings]
         if all(headings):
-            places = list(map(folded.index, headings))
+            places = list(map(names.index, headings))
             for place, column in zip(places, self._columns, strict=True):
                 names[place] = column
             return _Layout(names, places, len(names), head)
         # A language's code may be a word, such as "no": beside it only codes and the like make a head.
         codes = {code for name in self._columns for code in (name.lower(), name.upper())}
-        has_codes = not codes.isdisjoint(names) and all(len(name) < 4 or name in HEAD for name in folded)
-        has_head = sum(name in HEAD for name in folded) > 1 or has_codes or _is_head(rows)
-        if all(map(str.isdecimal, wanted)):
-            if "0" in wanted:
+        has_codes = not codes.isdisjoint(names) and all(
+            len(name) < 4 or is_code(name) or name in HEAD for name in names
+        )
+        has_names = len(set(filter(None, map(language_named, names)))) > 1
+        has_head = sum(name in HEAD for name in folded) > 1 or has_codes or has_names or _is_head(rows)
+        if all(map(str.isdecimal, self._columns)):
+            if "0" in self._columns:
                 raise HeedError(f"{self._name}: has no column 0; columns without names are counted from 1.")
-            return _Layout(names if has_head else [], [int(number) - 1 for number in wanted], width, head)
+            return _Layout(names if has_head else [], [int(number) - 1 for number in self._columns], width, head)
         if has_head:
             refuse_missing(self._name, [one for one, at in zip(self._columns, headings, strict=True) if not at], names)
         self._refuse_numbers(rows)
-        return _Layout([], list(range(len(wanted))), width)
+        return _Layout([], list(range(len(self._columns))), width)
 
     def _refuse_numbers(self, rows: list[list[str]]) -> None:
         """HeedError if it is not plain which columns of a table without a head are the texts."""
@@ -132,7 +150,8 @@ class TableReader(LineReader):
 
     def split(self, pieces: Iterable[bytes]) -> Iterator[bytes | None]:
         lines = lines_of_pieces(pieces)
-        return _records(lines, self._dialect) if self._is_csv else lines
+        # Excel shows no row for the line that names the separator.
+        return _records(islice(lines, bool(self._separator), None), self._dialect) if self._is_csv else lines
 
     def check(self) -> None:
         assert self._layout  # which refuses what cannot be read
