@@ -22,7 +22,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from heed.errors import HeedError
 from heed.leases.packages import needed
-from heed.leases.plan import counted
+from heed.leases.plan import PLANNED_SECONDS, counted
 from heed.leases.worker import LeaseWorker
 from heed.runtime.cores import n_cores
 from heed.runtime.process_tuning import tune_process
@@ -53,6 +53,11 @@ class Workforce:
         """Whether no other process works."""
         return self.cluster == "none" and self.n_workers in (None, 1)
 
+    @property
+    def wait(self) -> float | None:
+        """Seconds for which a folder is awaited, in which other shares begin too; None if nobody else works."""
+        return PLANNED_SECONDS if self.share[1] > 1 else None
+
     def part_of_work(self, parts: Iterable[int]) -> list[int]:
         """The parts that belong to this share."""
         i, n = self.share
@@ -65,7 +70,7 @@ class Workforce:
                 raise HeedError(f"--gpus-per-worker {self.gpus:g}: expected 0 or 1, or a Ray cluster that shares GPUs.")
             return
         check_address(self.cluster)
-        if find_spec("ray") is None:  # imported later: see `_stay_on_loopback`
+        if find_spec("ray") is None:  # imported later: see `RayActors`
             needed("ray", "--cluster works with")
 
     def n_local(self) -> int:
@@ -259,7 +264,10 @@ class RayActors:
         if there is not None:
             check_address(there)
         if there is None or _is_on_loopback(there):
-            _stay_on_loopback()
+            # This process, and the nodes that it starts, shall use loopback alone. Ray takes this machine's other
+            # address in place of 127.0.0.1, except where it knows no clusters of several machines: the switch for that,
+            # which Windows and macOS have by default, is read when Ray is imported.
+            os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
         self._ray = ray = needed("ray", "--cluster works with")
         with _unreachable_is_an_error(address), chdir(HOME):  # Ray's workers import from the current folder
             if there is None:
@@ -363,15 +371,6 @@ def check_address(cluster: str) -> None:
         ) from None
 
 
-def _stay_on_loopback() -> None:
-    """Makes this process, and the nodes that it starts, use loopback alone. Ray must not have been imported yet.
-
-    Ray takes this machine's other address in place of 127.0.0.1, except where it knows no clusters of several machines:
-    the switch for that, which Windows and macOS have by default, is read when Ray is imported.
-    """
-    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
-
-
 def _running_cluster() -> str | None:
     """The address of the cluster that the environment names, or that `ray start` has made this machine part of."""
     if address := os.environ.get("RAY_ADDRESS"):
@@ -395,8 +394,7 @@ def _is_on_loopback(address: str) -> bool:
 
 
 def _answers(address: str) -> bool:
-    host, _, port = address.rpartition(":")
-    with suppress(OSError, OverflowError, ValueError):
-        socket.create_connection((host, int(port)), timeout=CONNECTED_SECONDS).close()
+    with suppress(HeedError):
+        check_address(address)
         return True
     return False

@@ -5,7 +5,6 @@ from pathlib import Path
 from heed.data.corpora.download import Corpora
 from heed.data.preparation.job import Preparation
 from heed.errors import HeedError
-from heed.leases.plan import PLANNED_SECONDS
 from heed.leases.workforce import Workforce
 from heed.runs.folder import open_run_folder, recipe_of_run
 from heed.runs.recipe import Recipe
@@ -26,15 +25,14 @@ def prepare_run(recipe: Recipe, run: Path, corpora: Corpora, workforce: Workforc
         raise HeedError("training.n_teachers: the teachers come first, so heed train prepares the text.")
     report = corpora.report
     recipe = recipe_of_run(recipe, run, report=report)
-    are_shares = workforce.share[1] > 1  # others begin at the same time, and work side by side
-    wait = PLANNED_SECONDS if are_shares else 0.0
+    wait = workforce.wait or 0.0
     with open_run_folder(recipe, run, report=report, wait=wait):
         files = TranslationTask(recipe).text_files(run, corpora)
         folder = run / "data"
         given = _given_tokenizer(recipe.training.start_from, run)
         preparation = Preparation(files, recipe.data, recipe.tokenizer, folder=folder, report=report, given=given)
         preparation.begin()
-        if not are_shares:
+        if workforce.wait is None:  # nobody works side by side with this process
             preparation.work(workforce)
             preparation.finish()
             return True

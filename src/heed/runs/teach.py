@@ -50,7 +50,7 @@ def teach(context: RunContext, train: Callable[..., object]) -> None:
     n_teachers = recipe.training.n_teachers
     folders = [place / str(number) for number in range(1, n_teachers + 1)]
     for number, folder in enumerate(folders, start=1):
-        if not workers.broadcast(_is_complete(folder)):
+        if not workers.broadcast(is_complete(folder)):
             report(f"Teacher {number} of {n_teachers}, in {folder}:")
             train(_teacher(recipe, number), folder, context.corpora)
     if workers.first:
@@ -76,9 +76,9 @@ def _check_text(files: TextFiles, recipe: Recipe, place: Path) -> None:
     compare_sources(files, place / SOURCES, binding=begun)
 
 
-def _is_complete(teacher: Path) -> bool:
-    """Whether the run has ended: its model's scores come last."""
-    model = teacher / "model"
+def is_complete(run: Path) -> bool:
+    """Whether a run has ended: its model's scores come last."""
+    model = run / "model"
     return model.exists() and bool(read_config(model).card.scores)
 
 

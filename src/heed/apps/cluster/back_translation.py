@@ -17,11 +17,11 @@ from heed.data.mix import MixPart
 from heed.data.reading.json_lines import value_of
 from heed.data.reading.pairs import Pair, read_pairs, write_pairs
 from heed.errors import HeedError
-from heed.leases.plan import PLANNED_SECONDS
 from heed.model_folder import read_config
 from heed.runs.back_translation import check_recipe, mixed_recipe, recipe_text, reverse_recipe
 from heed.runs.recipe import Recipe, recipe_of_text
 from heed.runs.tasks.task import task_of
+from heed.runs.teach import is_complete
 from heed.runs.train import train_recipe
 from heed.runtime.files import remove_unfinished, whole_file
 from heed.runtime.locks import locked
@@ -50,19 +50,18 @@ def back_translate(
     reverse = None if model else reverse_recipe(recipe, where=name)
     if model:
         _check_direction(model, recipe)
-    are_shares = workforce.share[1] > 1  # others begin at the same time, and work side by side
-    wait = PLANNED_SECONDS if are_shares else 0.0
+    wait = workforce.wait or 0.0
     with locked(folder, wait=wait):
         remove_unfinished(folder)
         # The reverse model, given or trained on the recipe's own pairs.
         model = model or folder / REVERSE / "model"
-        if reverse is not None and not _has_scores(model):
+        if reverse is not None and not is_complete(folder / REVERSE):
             report(f"The reverse model, {recipe.data.tgt} → {recipe.data.src}, in {folder / REVERSE}:")
             train_recipe(reverse, folder / REVERSE, corpora)
 
     # Its translations, by parts, each of which is whole or not there.
     options = replace(options, model=model, out=str(folder / PARTS))
-    with nullcontext() if are_shares else locked(folder):
+    with locked(folder) if workforce.wait is None else nullcontext():
         if not make_shards(options, report):
             return None
     with locked(folder, wait=wait):
@@ -93,11 +92,6 @@ def _check_direction(model: Path, recipe: Recipe) -> None:
             f"{model}: translates {card.src} → {card.tgt}; back-translation for {recipe.data.src} → {recipe.data.tgt} "
             f"needs a model of {recipe.data.tgt} → {recipe.data.src}."
         )
-
-
-def _has_scores(model: Path) -> bool:
-    """Whether its run has ended: scores come last."""
-    return model.exists() and bool(read_config(model).card.scores)
 
 
 def _evaluation_targets(recipe: Recipe, corpora: Corpora) -> set[str]:

@@ -37,7 +37,7 @@ def faults(src: str, tgt: str, *, max_ratio: float) -> Iterator[tuple[str, int, 
     if is_blank(src) or is_blank(tgt):
         return
     sides = src, tgt
-    for name in _faults_of_lines(sides):
+    for name in _FAULTS if any(map(_ANY.search, sides)) else ():  # few lines have anything of the kind
         for side, line in enumerate(sides):
             if match := _FAULTS[name].search(line):
                 yield name, side, match.start()
@@ -48,8 +48,3 @@ def faults(src: str, tgt: str, *, max_ratio: float) -> Iterator[tuple[str, int, 
     with_letters = [any(map(str.isalpha, line)) for line in sides]
     if with_letters[0] != with_letters[1]:
         yield WITHOUT_LETTERS, with_letters.index(False), 0
-
-
-def _faults_of_lines(sides: tuple[str, str]) -> Iterator[str]:
-    if any(map(_ANY.search, sides)):  # few lines have anything of the kind
-        yield from _FAULTS

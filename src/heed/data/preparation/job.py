@@ -83,11 +83,6 @@ def prepare(
     return preparation.finish()
 
 
-def begun_before_plans(folder: Path) -> bool:
-    """Whether an earlier version has begun to prepare text in RUN/data as one shard, which had no plan then."""
-    return (folder / TOKENIZER).exists() and not (folder / SHARDS / PLAN).exists()
-
-
 def write_dev(files: TextFiles, columns: tuple[str, str], *, report: Report) -> None:
     """Writes dev again if it is split off the training text and not there. HeedError if the text is too small."""
     if files.dev_split is not None and not all(side.exists() for side in files.dev):
@@ -141,7 +136,8 @@ class Preparation:
         files, data, folder = self._files, self._data, self._folder
         remove_unfinished(folder)
         PairFilter(data)  # languages that cannot be told show now, not in every worker
-        begun, earlier = (folder / TOKENIZER).exists(), begun_before_plans(folder)
+        begun = (folder / TOKENIZER).exists()
+        earlier = begun and not (self._shards / PLAN).exists()  # by a version that made one shard, without a plan
         # The training files are compared with the plan, if there is one; the others as those of any run.
         if not (earlier and self.is_done):
             self._plan = self._agreed_plan(joined=True if earlier else None)
@@ -297,9 +293,8 @@ class Preparation:
             return True
         workforce.check()
         # Nobody puts the shards together, or trains on them, while another share might still replace one.
-        are_shares = workforce.share[1] > 1
-        wait = PLANNED_SECONDS if are_shares else 0.0
-        with locked(self._shards, shared=are_shares, wait=wait, stays=are_shares):
+        are_shares = workforce.wait is not None
+        with locked(self._shards, shared=are_shares, wait=workforce.wait or 0.0, stays=are_shares):
             return all(self._do(stage, workforce) for stage in self.plan.stages)
 
     def _do(self, stage: range, workforce: Workforce) -> bool:
@@ -364,7 +359,9 @@ class Preparation:
         for one in records:
             dropped.update(one["dropped"])
         hashes = [np.load(shards / f"{name}.repeats.npy", mmap_mode="r", allow_pickle=False) for name in names]
-        repetitions = all_repetitions(hashes, records, self._sizes_of_sets(), share=share_of_hashes(plan))
+        sets = self._files.evaluation_sets.items()
+        sizes_of_sets = {name: count_pairs(pair, self._data.column_names) for name, pair in sets}
+        repetitions = all_repetitions(hashes, records, sizes_of_sets, share=share_of_hashes(plan))
 
         listed = str(folder / f"{TRAIN}.dropped.tsv" if plan.joined else shards / "shard-*.dropped.tsv.gz")
         if plan.joined:
@@ -387,9 +384,6 @@ class Preparation:
         remove_unfinished(self._shards)
         for path in self._shards.glob("shard-*") if plan.joined else ():
             shutil.rmtree(path) if path.is_dir() else path.unlink()
-
-    def _sizes_of_sets(self) -> dict[str, int]:
-        return {name: count_pairs(pair, self._data.column_names) for name, pair in self._files.evaluation_sets.items()}
 
     def _refuse_faulty(self, records: list[dict[str, Any]]) -> None:
         """HeedError if too many lines of a file cannot be read."""

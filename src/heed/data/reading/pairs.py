@@ -89,21 +89,6 @@ class Sources:
                 if pair is not None:
                     yield (rows.source, row), pair
 
-    def good_pairs(self, ranges: Iterable[Range], *, on_fault: OnFault) -> Iterator[tuple[Place, Pair]]:
-        """The pairs of rows that can be read. HeedError if too many of a source's range cannot.
-
-        on_fault: is called with the place and the fault of each.
-        """
-        for rows in ranges:
-            names, n_faults, first = self._sources[rows.source], 0, ""
-            for place, pair in self.pairs([rows]):
-                if isinstance(pair, LineFault):
-                    n_faults, first = n_faults + 1, first or f"{row_of(names[0], place[1] + 1)}: {pair}"
-                    on_fault(place, pair)
-                else:
-                    yield place, pair
-            refuse_faulty(names, n_faults, rows.rows, first)
-
     def _readers(self, source: int) -> list[Any]:
         if self._open is None or self._open[0] != source:
             self.close()
@@ -151,9 +136,20 @@ class TrainingText:
         self.rows = list(rows or [examine_source(of, columns, every=2**62).rows for of in self._names])
 
     def pairs(self, n_files: int | None = None, *, on_fault: OnFault = lambda *_: None) -> Iterator[tuple[Place, Pair]]:
-        """The pairs of the first `n_files`, or of all, that `Sources.good_pairs` gives."""
+        """The pairs of the first `n_files`, or of all, that can be read. HeedError if too many of a file cannot.
+
+        on_fault: is called with the place and the fault of each of those.
+        """
         with closing(Sources(self._names, self._columns)) as sources:
-            yield from sources.good_pairs(self._ranges(n_files), on_fault=on_fault)
+            for rows in self._ranges(n_files):
+                names, n_faults, first = self._names[rows.source], 0, ""
+                for place, pair in sources.pairs([rows]):
+                    if isinstance(pair, LineFault):
+                        n_faults, first = n_faults + 1, first or f"{row_of(names[0], place[1] + 1)}: {pair}"
+                        on_fault(place, pair)
+                    else:
+                        yield place, pair
+                refuse_faulty(names, n_faults, rows.rows, first)
 
     def sources(self) -> Iterator[str]:
         """The source of each row; a blank one for a row that cannot be read."""
