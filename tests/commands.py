@@ -1,16 +1,19 @@
-"""The command line in processes that need not load PyTorch: forks of one process that has loaded it.
+"""The command line in processes that need not load PyTorch or Heed: forks of one process that has loaded them.
 
-Loading its libraries takes a second and a half of a core, several times what most commands then compute, and the suite
-runs hundreds of commands. A fork runs all of Heed's own code, from the first line of `python -m heed`, with its own
-streams, folder, environment and exit status. It does not show what only a new process does: how libraries are loaded,
-that strings hash otherwise in every process, and that the interpreter can be taken down. The tests that start a process
-themselves, to stop, kill or install it, show that.
+Loading the libraries takes a second and a half of a core, and Heed's own modules up to half a second, several times
+what most commands then compute; the suite runs hundreds of commands, most of them in one environment. A fork runs
+`python -m heed` from its first line, with its own streams, folder, environment and exit status. It does not show what
+only a new process does: how modules are loaded, that strings hash otherwise in every process, and that the interpreter
+can be taken down. The tests that start a process themselves, to install or measure it, or to close its streams, show
+that; that no modules import each other in a circle, so that every verb may be the first to load them, import-linter
+shows.
 """
 
 import atexit
 import gc
 import json
 import os
+import pkgutil
 import runpy
 import select
 import signal
@@ -22,8 +25,11 @@ import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
+from io import BufferedReader
+from itertools import count
 from pathlib import Path
-from typing import NoReturn
+from threading import Thread
+from typing import Any, NoReturn
 
 TIMEOUT_SECONDS = 600
 LIBRARIES = (
@@ -31,8 +37,20 @@ LIBRARIES = (
     *("safetensors.torch", "tokenizers", "sacrebleu", "jaxtyping", "cffi.cparser"),
 )
 OPTIONAL_LIBRARIES = ("torch.utils.tensorboard",)
+LOADED_LATE = ("heed.__main__", "heed.backends.gpu")  # what runs, and what needs a GPU's libraries
+FEW_COMMANDS = 4  # load Heed's modules themselves: loading all takes as long as four of them
 # Variables that are read whenever they are needed. Any other may have been read when a library was loaded.
-READ_LATE = ("HEED_", "XDG_", "PATH", "CXX", "WORLD_SIZE", "PYTEST_CURRENT_TEST")
+READ_LATE = (
+    "HEED_",
+    "XDG_",
+    "PATH",
+    "CXX",
+    "WORLD_SIZE",
+    "PYTEST_CURRENT_TEST",
+    "TMPDIR",
+    "NOTIFY_SOCKET",
+    "WATCHDOG_",
+)
 
 
 class Commands:
@@ -74,30 +92,36 @@ class CommandServer:
             )
 
     def run(
-        self, arguments: Sequence[str], data: bytes, *, cwd: Path | None, environment: Mapping[str, str]
+        self, arguments: Sequence[str], data: bytes, *, cwd: Path | None, environment: Mapping[str, str], code: str = ""
     ) -> subprocess.CompletedProcess[str]:
         """Runs a command to its end."""
-        running = self.start(arguments, data, cwd=cwd, environment=environment)
+        running = self.start(arguments, cwd=cwd, environment=environment, code=code)
         try:
-            stdout, stderr = running.communicate(TIMEOUT_SECONDS)
+            stdout, stderr = running.communicate(data)
         except EOFError:
             self._process.kill()
             raise RuntimeError(self._process.communicate()[1].decode()) from None
         return subprocess.CompletedProcess(list(arguments), running.returncode, stdout, stderr)
 
     def start(
-        self, arguments: Sequence[str], data: bytes = b"", *, cwd: Path | None, environment: Mapping[str, str]
+        self,
+        arguments: Sequence[str],
+        *,
+        cwd: Path | None = None,
+        environment: Mapping[str, str],
+        code: str = "",
+        stdout: int = -1,
     ) -> "RunningCommand":
-        """Starts a command."""
-        request = {"arguments": arguments, "cwd": str(cwd or os.getcwd()), "environment": dict(environment)}
-        (stdin, to_stdin), (from_stdout, stdout), (from_stderr, stderr), (status, to_status) = (
-            os.pipe() for _ in range(4)
-        )
+        """Starts a command. code: what runs instead of Heed, as by `python -c`; stdout: instead of a pipe."""
+        request = {"arguments": arguments, "code": code, "environment": dict(environment)}
+        request["cwd"] = str(cwd or os.getcwd())
+        (stdin, to_stdin), (from_stderr, stderr), (status, to_status) = (os.pipe() for _ in range(3))
+        from_stdout, stdout = os.pipe() if stdout < 0 else (os.open(os.devnull, os.O_RDONLY), os.dup(stdout))
         given = [stdin, stdout, stderr, to_status]
         socket.send_fds(self._requests, [json.dumps(request).encode()], given)
         for descriptor in given:
             os.close(descriptor)
-        return RunningCommand(list(arguments), data, to_stdin, from_stdout, from_stderr, status)
+        return RunningCommand(list(arguments), to_stdin, from_stdout, from_stderr, status)
 
     def close(self) -> None:
         """Ends the server and what hangs."""
@@ -108,31 +132,36 @@ class CommandServer:
 
 
 class RunningCommand:
-    """A fork that runs a command, with what the tests use of a subprocess.Popen."""
+    """A fork that runs a command, with what the tests use of a subprocess.Popen; its streams are of bytes."""
 
     returncode: int | None = None
 
-    def __init__(self, arguments: list[str], data: bytes, to_stdin: int, stdout: int, stderr: int, status: int):
-        self.args, self._data, self._outputs = arguments, data, [b"", b""]
+    def __init__(self, arguments: list[str], stdin: int, stdout: int, stderr: int, status: int):
+        self.args = arguments
+        self.stdin, self.stdout, self.stderr = os.fdopen(stdin, "wb"), os.fdopen(stdout, "rb"), os.fdopen(stderr, "rb")
         self._status = os.fdopen(status, "r", encoding="ascii")
         first_line = self._status.readline()
         self.pid = int(first_line) if first_line else 0  # 0: the server has failed
-        works = [(self._write, (to_stdin,)), (self._read, (0, stdout)), (self._read, (1, stderr))]
-        self._threads = [threading.Thread(target=work, args=given, daemon=True) for work, given in works]
-        for thread in self._threads:
-            thread.start()
 
-    def _write(self, descriptor: int) -> None:
-        with suppress(BrokenPipeError), os.fdopen(descriptor, "wb") as stream:
-            stream.write(self._data)
+    def __enter__(self) -> "RunningCommand":
+        return self
 
-    def _read(self, place: int, descriptor: int) -> None:
-        with os.fdopen(descriptor, "rb") as stream:
-            self._outputs[place] = stream.read()
+    def __exit__(self, *_: object) -> None:
+        for stream in (self.stdout, self.stderr, self.stdin):
+            with suppress(BrokenPipeError):
+                stream.close()
+        self.wait()
 
     def poll(self) -> int | None:
         """The exit status, as subprocess has it; None while the command runs."""
         return self._wait(0)
+
+    def wait(self, timeout: float = TIMEOUT_SECONDS) -> int:
+        """The exit status, when the command has ended."""
+        status = self._wait(timeout)
+        if status is None:
+            raise subprocess.TimeoutExpired(self.args, timeout)
+        return status
 
     def _wait(self, seconds: float) -> int | None:
         if self.returncode is None and not self._status.closed and select.select([self._status], [], [], seconds)[0]:
@@ -152,19 +181,32 @@ class RunningCommand:
         """Ends it by SIGKILL."""
         self.send_signal(signal.SIGKILL)
 
-    def communicate(self, timeout: float = TIMEOUT_SECONDS) -> tuple[str, str]:
-        """Waits for the end; returns standard output and standard error, as UTF-8."""
-        if self._wait(timeout) is None:
-            raise subprocess.TimeoutExpired(self.args, timeout)
-        for thread in self._threads:
-            thread.join(timeout)
-            if thread.is_alive():
+    def communicate(self, data: bytes = b"", timeout: float = TIMEOUT_SECONDS) -> tuple[str, str]:
+        """Sends `data`, waits for the end; returns standard output and standard error, as UTF-8."""
+        read: dict[BufferedReader, bytes] = {}
+
+        def write() -> None:
+            with suppress(BrokenPipeError), self.stdin:
+                self.stdin.write(data)
+
+        def read_all(stream: BufferedReader) -> None:
+            with stream:
+                read[stream] = stream.read()
+
+        works = [Thread(target=write, daemon=True)]
+        works += [Thread(target=read_all, args=[stream], daemon=True) for stream in (self.stdout, self.stderr)]
+        for work in works:
+            work.start()
+        self.wait(timeout)
+        for work in works:
+            work.join(timeout)
+            if work.is_alive():
                 raise subprocess.TimeoutExpired(self.args, timeout)
-        return self._outputs[0].decode("utf-8"), self._outputs[1].decode("utf-8")
+        return read[self.stdout].decode("utf-8"), read[self.stderr].decode("utf-8")
 
 
-def _serve(requests: socket.socket) -> list[str] | None:
-    """Loads the libraries, then forks a process per request. Returns the command's arguments in the process to run it.
+def _serve(requests: socket.socket) -> dict[str, Any] | None:
+    """Loads the libraries, then forks a process per request. Returns the request in the process that is to run it.
 
     None where there are no more requests.
     """
@@ -173,12 +215,16 @@ def _serve(requests: socket.socket) -> list[str] | None:
     for name in OPTIONAL_LIBRARIES:
         with suppress(ImportError):
             import_module(name)
-    gc.collect()
-    gc.freeze()  # a collection in a fork would copy their pages
-    while True:
+    for number in count():
         message, descriptors, _, _ = socket.recv_fds(requests, 2**20, 4)
         if not message:
             return None
+        if number == FEW_COMMANDS:
+            for module in pkgutil.walk_packages(import_module("heed").__path__, "heed."):
+                if not module.name.startswith(LOADED_LATE):
+                    import_module(module.name)
+        gc.collect()
+        gc.freeze()  # a collection in a fork would copy their pages
         assert threading.active_count() == 1  # a fork would lack the other threads
         if os.fork() == 0:
             break
@@ -206,15 +252,18 @@ def _serve(requests: socket.socket) -> list[str] | None:
     os.environ.update(request["environment"])
     os.chdir(request["cwd"])
     sys.path[0] = os.getcwd()  # as python -m
-    return request["arguments"]
+    return request
 
 
-def _run_heed(arguments: list[str]) -> NoReturn:
-    """Runs `python -m heed` to its end, without taking down what the process shares with the others."""
-    sys.argv[1:] = arguments
+def _run(request: dict[str, Any]) -> NoReturn:
+    """Runs `python -m heed`, or code, to its end, without taking down what the process shares with the others."""
+    sys.argv[1:] = request["arguments"]
     status = 0
     try:
-        runpy.run_module("heed", run_name="__main__", alter_sys=True)
+        if request["code"]:
+            exec(request["code"], {"__name__": "__main__"})
+        else:
+            runpy.run_module("heed", run_name="__main__", alter_sys=True)
     except SystemExit as end:
         if not isinstance(end.code, int):
             raise
@@ -227,6 +276,6 @@ def _run_heed(arguments: list[str]) -> NoReturn:
 
 
 if __name__ == "__main__":
-    found = _serve(socket.socket(fileno=int(sys.argv[1])))
-    if found is not None:
-        _run_heed(found)
+    to_run = _serve(socket.socket(fileno=int(sys.argv[1])))
+    if to_run is not None:
+        _run(to_run)

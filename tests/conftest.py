@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from heed.runtime.locks import locked
 from heed.text.numbers import english, german, number_splits
 from heed.text.tokenizer import SpecialIds, Tokenizer, TokenizerSettings, train_tokenizer
 from tests.commands import Commands
+from tests.servers import RunningServer
 
 torch.set_num_threads(1)
 # Profiles of make test, make soak and make check. A busy machine is not a failure.
@@ -67,15 +69,21 @@ def small_arch() -> Architecture:
     return Architecture(n_layers=2, d_model=32, d_ff=64, n_heads=4, dropout=0.1)
 
 
-@pytest.fixture
-def small_model(small_arch: Architecture) -> Transformer:
+def sharp_model(
+    arch: Architecture, vocab_size: int, src_vocab_size: int | None = None, *, seed: int, factor: float = 1.5
+) -> Transformer:
     """Random weights, made sharper than at the start, so that hypotheses differ clearly in probability."""
-    torch.manual_seed(7)
-    model = Transformer(small_arch, 50).eval()
+    torch.manual_seed(seed)
+    model = Transformer(arch, vocab_size, src_vocab_size).eval()
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.mul_(1.5)
+            parameter.mul_(factor)
     return model
+
+
+@pytest.fixture
+def small_model(small_arch: Architecture) -> Transformer:
+    return sharp_model(small_arch, 50, seed=7)
 
 
 @pytest.fixture(scope="session")
@@ -126,16 +134,31 @@ def commands() -> Iterator[Commands]:
 
 @pytest.fixture(scope="session")
 def heed(commands: Commands) -> Heed:
-    """Runs the real command line in a process of its own; input and output are bytes or text."""
+    """Runs the real command line in a process of its own; input and output are bytes or text.
+
+    code: what runs instead, as by `python -c`, where Heed and its libraries are loaded.
+    """
 
     def run(
-        *args: object, stdin: str | bytes = b"", cwd: Path | None = None, env: dict[str, str] | None = None
+        *args: object,
+        stdin: str | bytes = b"",
+        cwd: Path | None = None,
+        env: dict[str, str] | None = None,
+        code: str = "",
     ) -> subprocess.CompletedProcess:
         data = stdin.encode() if isinstance(stdin, str) else stdin
         environment = os.environ | (env or {})
-        return commands.server(environment).run(list(map(str, args)), data, cwd=cwd, environment=environment)
+        server = commands.server(environment)
+        return server.run(list(map(str, args)), data, cwd=cwd, environment=environment, code=code)
 
     return run
+
+
+@pytest.fixture
+def serve(commands: Commands) -> Iterator[Callable[..., RunningServer]]:
+    """Starts servers that end with the test."""
+    with ExitStack() as started:
+        yield lambda *args: started.enter_context(RunningServer(commands, *args))
 
 
 def batch_of(src: torch.Tensor, src_mask: torch.Tensor, tgt_in: torch.Tensor, tgt_mask: torch.Tensor) -> Batch:

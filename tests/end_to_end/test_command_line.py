@@ -121,15 +121,10 @@ heed.apps.commands.main()
 """
 
 
-def heed_briefly(*args: object, cwd: Path | None = None, env: dict[str, str] | None = None):
-    command = [sys.executable, "-c", BRIEFLY, *map(str, args)]
-    return subprocess.run(command, cwd=cwd, env=os.environ | (env or {}), capture_output=True, encoding="utf-8")
-
-
 @pytest.mark.parametrize(("workers", "passes"), [(1, []), (2, ["--consistency", "5"])])
-def test_bench_train_tells_speed_ceiling_and_memory(workers, passes):
+def test_bench_train_tells_speed_ceiling_and_memory(heed, workers, passes):
     shape = ["--preset", "tiny", "--vocab", 300, "--tokens", 256, "--dtype", "fp32", "--workers", workers]
-    done = heed_briefly("bench", "train", *shape, *passes, "--json", env={"OMP_NUM_THREADS": "2"})
+    done = heed("bench", "train", *shape, *passes, "--json", env={"OMP_NUM_THREADS": "2"}, code=BRIEFLY)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert told["workers"] == workers
@@ -150,7 +145,7 @@ def test_bench_train_refuses_what_it_does_not_know(heed):
 def test_bench_decode_tells_speed_latency_and_memory(heed):
     assert_one_clear_line(heed("bench", "decode", "--preset", "demo", "--beam", 1001), "setting beam_size")
     shape = ["--preset", "tiny", "--vocab", 300, "--batch", 3, "--src-len", 6, "--tgt-len", 7, "--beam", 2]
-    done = heed_briefly("bench", "decode", *shape, "--precision", "fp32", "--json")
+    done = heed("bench", "decode", *shape, "--precision", "fp32", "--json", code=BRIEFLY)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert (told["dtype"], told["device"], told["beam"], told["batch"]) == ("fp32", "cpu", 2, 3)
@@ -258,16 +253,15 @@ def test_a_line_of_ten_thousand_words_is_translated_in_pieces(trained, heed):
     assert "line 2: 10,001 tokens, translated in 20 pieces." in done.stderr
 
 
-def test_a_line_is_translated_before_the_next_one_comes(trained):
-    model = trained / "runs" / "small" / "model"
-    command = [sys.executable, "-m", "heed", "translate", str(model)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        for line in ("seven", "", "twelve"):
-            process.stdin.write(line + "\n")
+def test_a_line_is_translated_before_the_next_one_comes(trained, commands):
+    command = ["translate", str(trained / "runs" / "small" / "model")]
+    with commands.server(os.environ).start(command, environment=os.environ) as process:
+        for line in (b"seven", b"", b"twelve"):
+            process.stdin.write(line + b"\n")
             process.stdin.flush()
             assert bool(process.stdout.readline().strip()) == bool(line)  # would wait for ever
         process.stdin.close()
-        assert process.stdout.read() == "" and process.wait() == 0
+        assert process.stdout.read() == b"" and process.wait() == 0
 
 
 def test_what_a_translation_must_be_is_obeyed(trained, heed):
@@ -293,9 +287,8 @@ def test_what_a_translation_must_be_is_obeyed(trained, heed):
         assert in_bf16.returncode == 0
     else:
         assert_one_clear_line(in_bf16, "a search in bf16 needs a GPU, or AMX", "take int8 or fp32, which are faster")
-    in_python = [sys.executable, "-c", f"import heed; heed.load({str(model)!r}, precision='float32')"]
-    told = subprocess.run(in_python, capture_output=True, text=True).stderr
-    assert "HeedError: precision 'float32': expected one of auto, fp32, bf16, int8." in told
+    in_python = heed(code=f"import heed; heed.load({str(model)!r}, precision='float32')")
+    assert "HeedError: precision 'float32': expected one of auto, fp32, bf16, int8." in in_python.stderr
     in_int8 = heed("translate", model, "--precision", "int8", stdin="seven\n")
     if has_int8():
         assert in_int8.returncode == 0 and in_int8.stdout.strip()
@@ -602,8 +595,8 @@ def test_a_full_disk_ends_in_one_line_and_leaves_no_half_file(corpus, heed):
         subprocess.run(["umount", disk], check=True, capture_output=True)
 
 
-def test_a_dry_run_tells_what_a_run_takes_and_makes_nothing(corpus):
-    done = heed_briefly("train", "small.toml", "--dry-run", "--json", cwd=corpus)
+def test_a_dry_run_tells_what_a_run_takes_and_makes_nothing(corpus, heed):
+    done = heed("train", "small.toml", "--dry-run", "--json", cwd=corpus, code=BRIEFLY)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert told["pairs"] == 200 and told["n_steps"] == 24 and told["workers"] == 1
@@ -613,7 +606,7 @@ def test_a_dry_run_tells_what_a_run_takes_and_makes_nothing(corpus):
     options = ["training.max_epochs=7", "training.batch_tgt_tokens=100000", "training.batch_src_tokens=100000",
                "model.positions=learned", "model.max_positions=20", "decoding.max_extra_tokens=5"]  # fmt: skip
     settings = [part for option in options for part in ("--set", option)]
-    done = heed_briefly("train", "small.toml", "--dry-run", "--json", *settings, cwd=corpus)
+    done = heed("train", "small.toml", "--dry-run", "--json", *settings, cwd=corpus, code=BRIEFLY)
     assert done.returncode == 0 and json.loads(done.stdout)["n_steps"] == 7, done.stderr
     assert not (corpus / "runs").exists()
 
@@ -621,7 +614,7 @@ def test_a_dry_run_tells_what_a_run_takes_and_makes_nothing(corpus):
 def test_a_dry_run_looks_for_a_named_corpus_and_fetches_nothing(tmp_path, heed):
     recipe = '[data]\ncorpus = "multi30k"\nsrc = "en"\ntgt = "de"\n[model]\nn_layers = 1\nd_model = 16\nn_heads = 2\n'
     (tmp_path / "r.toml").write_text(recipe + "[training]\nbatch_src_tokens = 500\nbatch_tgt_tokens = 500\n")
-    done = heed_briefly("train", "r.toml", "--dry-run", "--set", "tokenizer.vocab_size=600", cwd=tmp_path)
+    done = heed("train", "r.toml", "--dry-run", "--set", "tokenizer.vocab_size=600", cwd=tmp_path, code=BRIEFLY)
     assert done.returncode == 0 and "still to be fetched from https://" in done.stderr
     assert list(tmp_path.iterdir()) == [tmp_path / "r.toml"]
     assert_one_clear_line(heed("train", "r.toml", "--dry-run", "--mirror", "x", cwd=tmp_path), "no such folder")
@@ -652,11 +645,11 @@ def test_options_beyond_their_range_or_no_text_are_one_line(trained, heed, tmp_p
         assert done.stdout == ""
     for kind in ("meta", "xla", "privateuseone", "nonsense"):
         assert_one_clear_line(heed("translate", model, "--device", kind, stdin="x"), kind, "cpu, cuda, xpu")
-    for arguments in (["translate", model, "--prefix", b"\xff"],
-                      ["attention", model, b"\xff", "--out", tmp_path / "a.html"],
-                      ["attention", model, "x", "--target", b"\xff", "--out", tmp_path / "a.html"]):  # fmt: skip
-        command = [sys.executable, "-m", "heed", *(a if isinstance(a, bytes) else str(a) for a in arguments)]
-        done = subprocess.run(command, input="seven\n", capture_output=True, text=True, timeout=300)
+    no_utf_8 = os.fsdecode(b"\xff")
+    for arguments in (["translate", model, "--prefix", no_utf_8],
+                      ["attention", model, no_utf_8, "--out", tmp_path / "a.html"],
+                      ["attention", model, "x", "--target", no_utf_8, "--out", tmp_path / "a.html"]):  # fmt: skip
+        done = heed(*arguments, stdin="seven\n")
         assert done.returncode == 1
         assert_one_clear_line(done)
 

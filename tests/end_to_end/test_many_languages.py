@@ -6,12 +6,10 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-import torch
-from tests.apps.serving.conftest import RunningServer
+from tests.conftest import sharp_model
 
 from heed.decoding.translator import Translator
 from heed.model.architecture import Architecture
-from heed.model.transformer import Transformer
 from heed.model_folder import ModelCard, save_model
 
 TEXTS = ["two hundred", "seven", "one thousand and one"]
@@ -22,11 +20,7 @@ FORCED = {"ids": {"en": 300, "de": 301, "zh-Hant": 302}, "source": "source", "is
 def folder(tmp_path_factory, number_tokenizer) -> Path:
     """Ids of ordinary pieces stand for its languages, so that they change what it writes."""
     folder = tmp_path_factory.mktemp("many") / "model"
-    torch.manual_seed(11)
-    model = Transformer(Architecture(n_layers=2, d_model=32, d_ff=64, n_heads=4), len(number_tokenizer)).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(1.5)
+    model = sharp_model(Architecture(n_layers=2, d_model=32, d_ff=64, n_heads=4), len(number_tokenizer), seed=11)
     card = ModelCard("mul", "mul", decoding={"beam_size": 2, "max_tokens": 12}, languages=FORCED)
     save_model(folder, model, number_tokenizer, card)
     return folder
@@ -73,35 +67,31 @@ def test_commands_take_the_languages(folder, expected, heed, tmp_path):
             assert row["again_score"] == pytest.approx(row["score"], abs=1e-3)
 
 
-def test_a_server_translates_all_pairs_in_one_search(folder, expected):
-    server = RunningServer(folder)
-    try:
-        server.wait_until_ready()
-        languages = {one["code"]: one for one in json.loads(server.get("/languages"))}
-        assert [(code, one["targets"]) for code, one in languages.items()] == [
-            (code, ["de", "en", "zh-Hant"]) for code in ("zh-Hant", "en", "de")
-        ]
-        assert languages["zh-Hant"]["name"] == "Chinese (Hant)"
+def test_a_server_translates_all_pairs_in_one_search(serve, folder, expected):
+    server = serve(folder)
+    languages = {one["code"]: one for one in json.loads(server.get("/languages"))}
+    assert [(code, one["targets"]) for code, one in languages.items()] == [
+        (code, ["de", "en", "zh-Hant"]) for code in ("zh-Hant", "en", "de")
+    ]
+    assert languages["zh-Hant"]["name"] == "Chinese (Hant)"
 
-        def answer(path: str, **fields: object) -> dict:
-            request = urllib.request.Request(
-                server.url + path, json.dumps(fields).encode(), {"Content-Type": "application/json"}
-            )
-            with urllib.request.urlopen(request, timeout=120) as response:
-                return json.loads(response.read())
+    def answer(path: str, **fields: object) -> dict:
+        request = urllib.request.Request(
+            server.url + path, json.dumps(fields).encode(), {"Content-Type": "application/json"}
+        )
+        with urllib.request.urlopen(request, timeout=120) as response:
+            return json.loads(response.read())
 
-        for target in expected:
-            for code in (target, target.upper(), {"de": "deu_Latn", "zh-Hant": "zh-TW"}[target]):
-                found = answer("/translate", q=TEXTS, source="eng", target=code)["translatedText"]
-                assert found == expected[target]
-        # One request in two source languages: each text is told its own.
-        found = answer("/v2/translate", text=["Guten Tag, wie geht es Ihnen heute?", TEXTS[0]], target_lang="zh-Hant")
-        assert [one["detected_source_language"] for one in found["translations"]] == ["DE", "EN"]
-        alone = Translator.load(folder, precision="fp32", source="de", target="zh-Hant")
-        assert found["translations"][0]["text"] == alone.translate("Guten Tag, wie geht es Ihnen heute?").text
-        with pytest.raises(urllib.error.HTTPError) as refused:
-            answer("/translate", q="two", source="en", target="fr")
-        assert json.loads(refused.value.read()) == {"error": "fr is not supported"}
-        assert server.stop() == 0
-    finally:
-        server.end()
+    for target in expected:
+        for code in (target, target.upper(), {"de": "deu_Latn", "zh-Hant": "zh-TW"}[target]):
+            found = answer("/translate", q=TEXTS, source="eng", target=code)["translatedText"]
+            assert found == expected[target]
+    # One request in two source languages: each text is told its own.
+    found = answer("/v2/translate", text=["Guten Tag, wie geht es Ihnen heute?", TEXTS[0]], target_lang="zh-Hant")
+    assert [one["detected_source_language"] for one in found["translations"]] == ["DE", "EN"]
+    alone = Translator.load(folder, precision="fp32", source="de", target="zh-Hant")
+    assert found["translations"][0]["text"] == alone.translate("Guten Tag, wie geht es Ihnen heute?").text
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        answer("/translate", q="two", source="en", target="fr")
+    assert json.loads(refused.value.read()) == {"error": "fr is not supported"}
+    assert server.stop() == 0

@@ -7,7 +7,6 @@ import random
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -39,25 +38,21 @@ def begun(straight, tmp_path) -> Path:
     return tmp_path
 
 
-Process = subprocess.Popen | RunningCommand
-Start = Callable[..., Process]
+Start = Callable[..., RunningCommand]
 
 
 @pytest.fixture
 def start(commands) -> Start:
-    """Starts a training in a folder, by default of its recipe, or another module's command, such as torchrun's."""
+    """Starts a training in a folder, by default of its recipe."""
 
-    def started(folder: Path, *command: object) -> Process:
-        module, *words = map(str, command or ("heed", "train", "small.toml"))
-        if module == "heed":
-            return commands.server(os.environ).start(words, cwd=folder, environment=os.environ)
-        words = [sys.executable, "-m", module, *words]
-        return subprocess.Popen(words, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    def started(folder: Path, *words: object) -> RunningCommand:
+        arguments = [*map(str, words or ("train", "small.toml"))]
+        return commands.server(os.environ).start(arguments, cwd=folder, environment=os.environ)
 
     return started
 
 
-def wait_for_step(process: Process, folder: Path, step: int) -> None:
+def wait_for_step(process: RunningCommand, folder: Path, step: int) -> None:
     """Until a checkpoint of this step or a later one is there."""
     checkpoints = folder / "runs" / "small" / "checkpoints"
 
@@ -67,7 +62,7 @@ def wait_for_step(process: Process, folder: Path, step: int) -> None:
     wait_until(process, is_there)
 
 
-def wait_until(process: Process, condition: Callable[[], object]) -> None:
+def wait_until(process: RunningCommand, condition: Callable[[], object]) -> None:
     """Until it holds, or the process ends."""
     deadline = time.monotonic() + 600
     while process.poll() is None and not condition():
@@ -215,10 +210,10 @@ def test_another_unit_of_checkpoints_is_counted_from_where_the_run_stands(begun,
     assert {36, 38, 40} <= set(steps)  # an epoch has two steps
 
 
-TWO = ("heed", "train", "small.toml", "--set", "training.micro_batch_tokens=500")  # two micro-batches a step
+TWO = ("train", "small.toml", "--set", "training.micro_batch_tokens=500")  # two micro-batches a step
 
 
-def children_of(process: Process) -> list[int]:
+def children_of(process: RunningCommand) -> list[int]:
     def parent(pid: int) -> int:
         with contextlib.suppress(OSError):  # it has ended
             return int(Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()[1])
@@ -253,7 +248,7 @@ HITS = (
 @pytest.mark.soak
 def test_workers_of_a_cpu_end_together_and_go_on_with_the_same_bytes(begun, heed, two_threads, start):
     command = [*TWO, *until(HITS[-1][0] + 30)]
-    assert heed(*command[1:], cwd=begun).returncode == 0
+    assert heed(*command, cwd=begun).returncode == 0
     expected = model_bytes(begun), losses(begun)
     shutil.rmtree(begun / "runs")
     for step, hit, number, status in HITS:
@@ -273,7 +268,7 @@ def test_workers_of_a_cpu_end_together_and_go_on_with_the_same_bytes(begun, heed
             time.sleep(0.05)
         else:
             raise AssertionError("a worker stayed behind")
-    done = heed(*command[1:], cwd=begun)
+    done = heed(*command, cwd=begun)
     assert done.returncode == 0 and "Resumed from step" in done.stderr, done.stderr
     assert (model_bytes(begun), losses(begun)) == expected
 
@@ -293,14 +288,8 @@ def test_a_run_whose_worker_hangs_still_hears_sigterm(begun, heed, two_threads, 
 
 TAUGHT = (
     *TWO,
-    *(
-        "--set",
-        "training.n_teachers=2",
-        "--set",
-        "training.keep_checkpoints=20",
-        "--set",
-        "decoding.max_extra_tokens=5",
-    ),
+    *("--set", "training.n_teachers=2", "--set", "training.keep_checkpoints=20"),
+    *("--set", "decoding.max_extra_tokens=5"),
 )
 
 
@@ -316,7 +305,7 @@ def test_a_run_with_teachers_that_is_killed_at_a_stage_ends_with_the_same_bytes(
     begun, heed, two_threads, start, n_teachers, stages
 ):
     command = [*TAUGHT, "--set", f"training.n_teachers={n_teachers}", *until(30)]
-    done = heed(*command[1:], cwd=begun)
+    done = heed(*command, cwd=begun)
     assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
     run = begun / "runs" / "small"
     translations = run / "teachers" / "translations-1"
@@ -328,7 +317,7 @@ def test_a_run_with_teachers_that_is_killed_at_a_stage_ends_with_the_same_bytes(
         process.kill()
         process.communicate()
         assert process.returncode == -signal.SIGKILL
-    done = heed(*command[1:], cwd=begun)
+    done = heed(*command, cwd=begun)
     assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
     assert ("Resumed from step" in done.stderr) == ("checkpoints/10" in stages)
     assert (model_bytes(begun), losses(begun), translations.read_bytes()) == expected
@@ -338,14 +327,14 @@ def test_a_run_with_teachers_that_is_killed_at_a_stage_ends_with_the_same_bytes(
 def test_a_text_that_was_edited_while_teachers_train_is_noticed(begun, heed, start):
     text = (begun / "train.en").read_text()
     wrong = ["--set", 'data.train=["trian.en", "train.de"]']
-    assert_one_clear_line(heed(*TAUGHT[1:], *wrong, cwd=begun), "trian.en: no such file")  # and may still be corrected
+    assert_one_clear_line(heed(*TAUGHT, *wrong, cwd=begun), "trian.en: no such file")  # and may still be corrected
     process = start(begun, *TAUGHT, *until(30))
     wait_until(process, (begun / "runs" / "small" / "teachers" / "1" / "checkpoints" / "10").exists)
     process.send_signal(signal.SIGTERM)
     _, told = process.communicate(timeout=300)
     assert process.returncode == 143, told
     (begun / "train.en").write_text(text.replace("one", "won", 1))
-    done = heed(*TAUGHT[1:], *until(30), cwd=begun)
+    done = heed(*TAUGHT, *until(30), cwd=begun)
     assert_one_clear_line(done, "train.en: changed since this run prepared it")
 
 
@@ -399,7 +388,7 @@ def test_no_other_user_reaches_the_workers(begun, two_threads, start):
 
 def test_a_user_who_says_how_many_workers_gets_them(straight, begun, heed, two_threads, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "1")
-    done = heed(*TWO[1:], "--set", "training.max_steps=10", cwd=begun)
+    done = heed(*TWO, "--set", "training.max_steps=10", cwd=begun)
     assert done.returncode == 0 and "workers" not in done.stderr, done.stderr
 
 
@@ -425,7 +414,7 @@ def small_disk(tmp_path) -> Iterator[Path]:
 
 
 def test_a_full_disk_stops_the_run_and_the_last_checkpoint_stays(straight, begun, heed, small_disk, start):
-    process = start(begun, "heed", "train", "small.toml", "--run", small_disk / "run")
+    process = start(begun, "train", "small.toml", "--run", small_disk / "run")
     _, told = process.communicate(timeout=300)
     assert process.returncode == 1 and "Traceback" not in told, told
     assert told.splitlines()[-1].startswith("heed: ") and "No space left on device" in told.splitlines()[-1]

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.commands import RunningCommand
 from tests.end_to_end.test_command_line import assert_one_clear_line
 
 from heed.model.architecture import Architecture
@@ -35,27 +36,30 @@ def models(tmp_path_factory) -> dict[str, Path]:
     return {verb: folder / verb for verb in ("translate", "parse")}
 
 
-def start(verb: str, models: dict[str, Path], **options: int) -> subprocess.Popen:
-    command = [sys.executable, "-m", "heed", verb, str(models[verb]), "--precision", "fp32"]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
-    return subprocess.Popen(command, **pipes)
+@pytest.fixture
+def start(commands, models):
+    """Starts a verb with its model."""
+    server = commands.server(os.environ)
+    return lambda verb, **options: server.start(
+        [verb, str(models[verb]), "--precision", "fp32"], environment=os.environ, **options
+    )
 
 
-def ask(process: subprocess.Popen, line: str) -> str:
+def ask(process: RunningCommand, line: str) -> str:
     process.stdin.write(f"{line}\n".encode())
     process.stdin.flush()
     return process.stdout.readline().decode()
 
 
-def processor_seconds(process: subprocess.Popen) -> float:
+def processor_seconds(process: RunningCommand) -> float:
     fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 @pytest.mark.parametrize("verb", ["translate", "parse"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_an_idle_process_whose_input_stays_open(models, verb, number):
-    with start(verb, models) as process:
+def test_a_signal_ends_an_idle_process_whose_input_stays_open(start, verb, number):
+    with start(verb) as process:
         assert ask(process, "seven").strip() and ask(process, "") == "\n"
         process.send_signal(number)
         errors = process.stderr.read().decode()
@@ -64,10 +68,10 @@ def test_a_signal_ends_an_idle_process_whose_input_stays_open(models, verb, numb
 
 
 @pytest.mark.parametrize("verb", ["translate", "parse"])
-def test_waiting_takes_no_processor_time_and_answers_at_once(models, verb):
+def test_waiting_takes_no_processor_time_and_answers_at_once(start, verb):
     if not Path("/proc/self/stat").exists():
         pytest.skip("needs /proc")
-    with start(verb, models) as process:
+    with start(verb) as process:
         answer = ask(process, "seven")
         for _ in range(30):  # until what the answer leaves to do is done
             before = processor_seconds(process)
@@ -82,8 +86,8 @@ def test_waiting_takes_no_processor_time_and_answers_at_once(models, verb):
 
 
 @pytest.mark.parametrize("verb", ["translate", "parse"])
-def test_a_reader_that_has_gone_is_a_quiet_end(models, verb):
-    with start(verb, models) as process:
+def test_a_reader_that_has_gone_is_a_quiet_end(start, verb):
+    with start(verb) as process:
         ask(process, "seven")
         process.stdout.close()
         process.stdin.write(b"seven\n")
@@ -92,8 +96,8 @@ def test_a_reader_that_has_gone_is_a_quiet_end(models, verb):
         assert process.stderr.read() == b""
 
 
-def test_messages_that_nobody_reads_are_lost_and_the_work_goes_on(models):
-    with start("translate", models) as process:
+def test_messages_that_nobody_reads_are_lost_and_the_work_goes_on(start):
+    with start("translate") as process:
         process.stderr.close()
         assert ask(process, "seven " * 600).strip()  # in pieces, which is reported
         process.send_signal(signal.SIGTERM)
@@ -109,19 +113,8 @@ def test_a_line_without_end_is_one_error_and_takes_no_memory(models, verb):
         "status = subprocess.run(sys.argv[1:], stdin=source.stdout).returncode; source.kill(); source.wait(); "
         "print(status, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
     )
-    command = [
-        sys.executable,
-        "-c",
-        program,
-        sys.executable,
-        "-m",
-        "heed",
-        verb,
-        str(models[verb]),
-        "--precision",
-        "fp32",
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    command = [sys.executable, "-m", "heed", verb, str(models[verb]), "--precision", "fp32"]
+    done = subprocess.run([sys.executable, "-c", program, *command], capture_output=True, text=True, timeout=300)
     status, peak = map(int, done.stdout.split())
     assert status == 1 and peak < 900 * 1024  # KiB; torch alone takes 250 MiB
     expected = "heed: standard input, line 1: longer than 1,048,576 bytes; expected text, a sentence a line.\n"
@@ -179,13 +172,13 @@ def test_every_verb_refuses_a_closed_output_at_once(tmp_path):
     assert_one_clear_line(done, "standard input is closed")
 
 
-def test_hidden_characters_are_data_for_a_program_and_are_shown_to_a_person(models):
+def test_hidden_characters_are_data_for_a_program_and_are_shown_to_a_person(start):
     sentence = "seven\x1b[2J \u202edogs me\u200cme\n".encode()
-    with start("parse", models) as process:
-        raw = process.communicate(sentence)[0].decode()
+    with start("parse") as process:
+        raw, _ = process.communicate(sentence)
         assert "\x1b[2J" in raw and "\u202e" in raw
     ours, theirs = pty.openpty()
-    with start("parse", models, stdout=theirs) as process:
+    with start("parse", stdout=theirs) as process:
         os.close(theirs)
         process.communicate(sentence)
     shown = os.read(ours, 2**16).decode()

@@ -21,7 +21,7 @@ ENDED_SECONDS = 400  # torchrun's agents wait up to 300 s for each other at the 
 N_KILLS = int(os.environ.get("HEED_KILLS", "1"))
 STEPS = 60
 EXACT = ("model.dropout=0.0", "training.precision=fp32")
-OPTIONS = [*TWO[3:], *until(STEPS)]
+OPTIONS = [*TWO[2:], *until(STEPS)]
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +48,7 @@ def undisturbed(tmp_path_factory, heed) -> tuple[bytes, list[tuple[int, float]]]
     folder = tmp_path_factory.mktemp("undisturbed")
     write_corpus(folder)
     (folder / "small.toml").write_text(RECIPE.replace('"8 steps"', '"10 steps"'))
-    done = heed(*TWO[1:], *until(STEPS), cwd=folder, env={"OMP_NUM_THREADS": "2", "HEED_DEVICE": "cpu"})
+    done = heed(*TWO, *until(STEPS), cwd=folder, env={"OMP_NUM_THREADS": "2", "HEED_DEVICE": "cpu"})
     assert done.returncode == 0 and "by 2 workers with 1 thread(s)" in done.stderr, done.stderr
     return model_bytes(folder), losses(folder)
 
@@ -78,18 +78,7 @@ class TwoMachines:
 
     def agent(self, number: int) -> subprocess.Popen:
         rendezvous = f"is_host={int(number == 0)},keep_alive_interval=2,keep_alive_max_attempt=3,last_call_timeout=1"
-        words = [
-            "--nnodes",
-            2,
-            "--nproc-per-node",
-            1,
-            "--max-restarts",
-            1,
-            "--rdzv-backend",
-            "c10d",
-            "--rdzv-id",
-            "job",
-        ]
+        words = "--nnodes 2 --nproc-per-node 1 --max-restarts 1 --rdzv-backend c10d --rdzv-id job".split()
         words += ["--rdzv-endpoint", f"127.0.0.1:{self.port}", "--rdzv-conf", rendezvous]
         return torchrun(self.folders[number], self.work / "log", *words)
 
@@ -136,7 +125,7 @@ def test_two_workers_train_as_heeds_own_two_and_as_one(work, heed, undisturbed):
     rates = []
     for n_threads in ("1", "2"):
         run = f"runs/{n_threads}"
-        done = heed(*TWO[1:], *until(STEPS), *exact, "--run", run, cwd=work, env={"OMP_NUM_THREADS": n_threads})
+        done = heed(*TWO, *until(STEPS), *exact, "--run", run, cwd=work, env={"OMP_NUM_THREADS": n_threads})
         assert done.returncode == 0, done.stderr
         shutil.rmtree(work / "runs" / "small")
         (work / run).rename(work / "runs" / "small")
@@ -155,36 +144,21 @@ def test_a_killed_worker_is_resumed_from_at_the_first_restart(work, undisturbed,
 
 
 @pytest.mark.soak
+@pytest.mark.parametrize("killed", ["a worker", "an agent, whose own worker ends too", "both agents"])
 @pytest.mark.parametrize("repetition", range(N_KILLS))
-def test_on_two_machines_a_killed_worker_is_resumed_from_at_the_first_restart(work, undisturbed, repetition):
+def test_on_two_machines_a_run_resumes_once_whatever_is_killed(work, undisturbed, repetition, killed):
     machines = TwoMachines(work)
     wait_for_step(machines.agents[0], work, 20)
-    kill_soon(children_of(machines.agents[repetition % 2]))
-    assert machines.end() == [0, 0], machines.told()
-    assert_undisturbed(work, undisturbed, machines.told())
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("repetition", range(N_KILLS))
-def test_a_killed_agent_is_replaced_and_the_run_goes_on(work, undisturbed, repetition):
-    """Its own worker ends too, or it would keep the run folder."""
-    machines = TwoMachines(work)
-    wait_for_step(machines.agents[0], work, 20)
-    kill_soon([machines.agents[1].pid])
-    machines.replace(1)
-    assert machines.end() == [0, 0], machines.told()
-    assert_undisturbed(work, undisturbed, machines.told())
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("repetition", range(N_KILLS))
-def test_where_both_agents_are_killed_the_same_commands_resume(work, undisturbed, repetition):
-    machines = TwoMachines(work)
-    wait_for_step(machines.agents[0], work, 20)
-    kill_soon([agent.pid for agent in machines.agents])
-    for agent in machines.agents:
-        agent.wait()
-    machines.begin()
+    if killed == "a worker":  # the agents restart both
+        kill_soon(children_of(machines.agents[repetition % 2]))
+    elif killed == "both agents":
+        kill_soon([agent.pid for agent in machines.agents])
+        for agent in machines.agents:
+            agent.wait()
+        machines.begin()
+    else:
+        kill_soon([machines.agents[1].pid])
+        machines.replace(1)
     assert machines.end() == [0, 0], machines.told()
     assert_undisturbed(work, undisturbed, machines.told())
 
@@ -203,7 +177,7 @@ def test_a_machine_that_does_not_see_the_run_folder_is_refused(work, tmp_path_fa
 
 @pytest.mark.soak
 def test_teachers_are_those_of_heeds_own_workers(work, heed):
-    few = [*TAUGHT[1:], *until(10)]
+    few = [*TAUGHT, *until(10)]
     assert heed(*few, cwd=work, env={"OMP_NUM_THREADS": "2"}).returncode == 0
     run = work / "runs" / "small"
     expected = model_bytes(work), (run / "teachers" / "translations-1").read_bytes()

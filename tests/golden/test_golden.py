@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from tests.apps.serving.conftest import RunningServer
 from tests.golden.make import KEY, LINES, PORTABLE, SENTENCES, TWO_THREADS, losses, sha256_of
 
 import heed as library
@@ -117,21 +116,17 @@ def test_a_recipe_means_the_same(name):
 
 
 @pytest.mark.slow
-def test_a_server_knows_the_same_keys():
-    running = RunningServer(HERE / "models" / "byte-pairs", "--api-keys", HERE / "keys")
-    try:
-        running.wait_until_ready()
-        body = {"q": LINES[:4], "source": "en", "target": "de", "api_key": KEY}
+def test_a_server_knows_the_same_keys(serve):
+    running = serve(HERE / "models" / "byte-pairs", "--api-keys", HERE / "keys")
+    body = {"q": LINES[:4], "source": "en", "target": "de", "api_key": KEY}
 
-        def answer(content: dict[str, Any]) -> Any:
-            data, kind = json.dumps(content).encode(), {"Content-Type": "application/json"}
-            request = urllib.request.Request(running.url + "/translate", data, kind)
-            with urllib.request.urlopen(request, timeout=60) as response:
-                return json.load(response)["translatedText"]
+    def answer(content: dict[str, Any]) -> Any:
+        data, kind = json.dumps(content).encode(), {"Content-Type": "application/json"}
+        request = urllib.request.Request(running.url + "/translate", data, kind)
+        with urllib.request.urlopen(request, timeout=60) as response:
+            return json.load(response)["translatedText"]
 
-        expected = [best["text"] for best, *_ in EXPECTED["models"]["byte-pairs"]["fp32"][:4]]
-        assert answer(body) == expected
-        with pytest.raises(urllib.error.HTTPError, match="403"):
-            answer(body | {"api_key": "another key"})
-    finally:
-        running.end()
+    expected = [best["text"] for best, *_ in EXPECTED["models"]["byte-pairs"]["fp32"][:4]]
+    assert answer(body) == expected
+    with pytest.raises(urllib.error.HTTPError, match="403"):
+        answer(body | {"api_key": "another key"})

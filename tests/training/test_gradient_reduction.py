@@ -3,9 +3,8 @@
 import json
 import os
 import socket
-import subprocess
-import sys
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.commands import Commands
 from tests.conftest import SPECIAL
 from tests.training.runs import BF16, FP32, copy_corpus, run_training
 from torch import Tensor
@@ -35,36 +35,30 @@ STEPS = {"max_steps": 20, "report_every": 1, "micro_batch_tokens": 150}
 NO_DROPOUT = Architecture(n_layers=2, d_model=32, d_ff=64, n_heads=4, dropout=0.0)
 
 
-def run_two(folder: Path, part: str, *, statuses: tuple[int, int] = (0, 0)) -> list[str]:
-    """Two processes that each call this file's function `part`; returns their messages."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    place |= {
-        "HEED_DEVICE": "cpu",
-        "HEED_KERNELS": "0",
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": os.pathsep.join(sys.path),
-    }
-    code = f"import pathlib, sys; from {__name__} import {part}; {part}(pathlib.Path(sys.argv[1]))"
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", code, folder],
-            cwd=PROJECT,
-            env=os.environ | place | {"RANK": str(rank)},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    try:
-        messages = [process.communicate(timeout=300)[1] for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    assert tuple(process.returncode for process in processes) == statuses, messages
-    return messages
+@pytest.fixture
+def run_two(commands: Commands, tmp_path: Path) -> Callable[..., list[str]]:
+    """Runs two processes that each call this file's function `part`; returns their messages."""
+
+    def run(part: str, *, statuses: tuple[int, int] = (0, 0)) -> list[str]:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "WORLD_SIZE": "2"}
+        environment = os.environ | place | {"HEED_DEVICE": "cpu", "HEED_KERNELS": "0"}
+        code = f"import pathlib, sys; from {__name__} import {part}; {part}(pathlib.Path(sys.argv[1]))"
+        server = commands.server(environment)
+        processes = [
+            server.start([str(tmp_path)], cwd=PROJECT, environment=environment | {"RANK": str(rank)}, code=code)
+            for rank in range(2)
+        ]
+        try:
+            messages = [process.communicate(timeout=300)[1] for process in processes]
+        finally:
+            for process in processes:
+                process.kill()
+        assert tuple(process.returncode for process in processes) == statuses, messages
+        return messages
+
+    return run
 
 
 def small_batches(folder: Path) -> TokenBatches:
@@ -111,8 +105,8 @@ def reduce_in_slices(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_gradients_are_summed_to_the_same_bits_in_slices_that_start_during_the_backward_pass(tmp_path):
-    run_two(tmp_path, "reduce_in_slices")
+def test_gradients_are_summed_to_the_same_bits_in_slices_that_start_during_the_backward_pass(run_two):
+    run_two("reduce_in_slices")
 
 
 def train_with_whole_micro_batches(folder: Path) -> None:
@@ -123,10 +117,10 @@ def train_with_whole_micro_batches(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_two_ranks_take_the_same_steps_as_one_by_whole_micro_batches(tmp_path, number_tokenizer, monkeypatch):
+def test_two_ranks_take_the_same_steps_as_one_by_whole_micro_batches(tmp_path, number_tokenizer, monkeypatch, run_two):
     monkeypatch.setattr("heed.backends.cpu.search.usable", lambda: False)
     number_tokenizer.save(tmp_path / "tokenizer")
-    run_two(tmp_path, "train_with_whole_micro_batches")
+    run_two("train_with_whole_micro_batches")
     run_training(tmp_path, number_tokenizer, "one", arch=NO_DROPOUT, **STEPS)
     one, two = (
         [json.loads(line) for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]
@@ -172,8 +166,8 @@ def share_and_hang(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_work_is_shared_and_a_worker_that_does_not_answer_is_reported_in_one_line(tmp_path):
-    first, other = run_two(tmp_path, "share_and_hang", statuses=(0, 1))
+def test_work_is_shared_and_a_worker_that_does_not_answer_is_reported_in_one_line(run_two):
+    first, other = run_two("share_and_hang", statuses=(0, 1))
     assert not first, first
     line = "heed: the other workers have not answered for 0.005 minutes: one of them hangs, or the network between them"
     assert [said.startswith(line) for said in other.splitlines()] == [True], other

@@ -2,10 +2,7 @@
 
 import hashlib
 import json
-import os
 import re
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -159,7 +156,7 @@ except HeedError as error:
 
 
 @pytest.fixture
-def fetched(hub, tmp_path, monkeypatch) -> Callable[..., str]:
+def fetched(heed, hub, tmp_path, monkeypatch) -> Callable[..., str]:
     """Fetches a model into the cache tmp_path/hf, which is empty at first; what is reported, if the status fits."""
     for name in ("HF_TOKEN", "HF_HUB_OFFLINE", "HF_HUB_CACHE"):
         monkeypatch.delenv(name, raising=False)
@@ -167,8 +164,7 @@ def fetched(hub, tmp_path, monkeypatch) -> Callable[..., str]:
     monkeypatch.setenv("HF_ENDPOINT", hub.address)
 
     def fetched(name: str = "opus-mt-en-de", *, status: int | None = 0, **environment: str) -> str:
-        command, environment = [sys.executable, "-c", FETCH, name], os.environ | environment
-        done = subprocess.run(command, env=environment, capture_output=True, encoding="utf-8")
+        done = heed(name, code=FETCH, env=environment)
         assert status in (done.returncode, None) and not done.stderr, done.stdout + done.stderr
         return done.stdout
 

@@ -10,9 +10,10 @@ import threading
 import httpx
 import numpy as np
 import pytest
-from tests.apps.serving.conftest import RunningServer, write_model_folder
+from tests.apps.serving.conftest import write_model_folder
 from tests.apps.serving.test_server import wait_until
 from tests.browser import Tab, needs_chromium, open_browser
+from tests.servers import RunningServer
 
 from heed.apps.serving.app import make_app
 from heed.apps.serving.engine import Engine
@@ -59,11 +60,10 @@ def arguments(model_folder, slow_model_folder, tmp_path_factory) -> list[object]
 
 
 @pytest.fixture(scope="module")
-def running(arguments):
+def running(commands, arguments):
     """The server that is there now, as the one item of a list: a test ends it and starts another."""
-    servers = [RunningServer(*arguments)]
+    servers = [RunningServer(commands, *arguments)]
     try:
-        servers[0].wait_until_ready()
         yield servers
     finally:
         servers[0].end()
@@ -384,14 +384,14 @@ def test_a_server_that_is_busy_is_asked_again(tab, running):
 
 
 @in_browser
-def test_a_server_that_dies_and_comes_back_goes_on_with_what_is_there(tab, running, arguments, expected):
+def test_a_server_that_dies_and_comes_back_goes_on_with_what_is_there(tab, running, commands, arguments, expected):
     translated(tab, "one")
     port = running[0].port
     running[0].end()  # kill -9
     tab.click("document.getElementById('clear')")
     tab.type(TEXT)
     tab.wait_for(f"{STATUS}.startsWith('The server cannot be reached.')")
-    running[0] = RunningServer(*arguments, port=port)
+    running[0] = RunningServer(commands, *arguments, port=port)
     tab.wait_for(f"{OUTPUT} === {json.dumps(expected)} && {DONE} && !/server/.test({STATUS})")
 
 
