@@ -61,6 +61,7 @@ PARTS = {
     "cluster": [tests("tests/apps/cluster", HEED_KILLS="5", HEED_OUTAGE="60")],
     "shards": [tests("tests/data/shards/test_kills.py", HEED_KILLS="10")],
     "lost": [tests("tests/end_to_end/test_nothing_is_lost.py", "tests/end_to_end/test_a_users_things.py")],
+    "training": [tests("-m", "soak", "tests/training")],
     "fuzz": [tests(*SIDE_BY_SIDE[:2], "tests/test_fuzz.py", HEED_FUZZ="2000")],
     "guided": [Command(["-m", "tests.fuzzing", target]) for target in TARGETS],
     "readers": [tests("-m", "soak", *SIDE_BY_SIDE[:2], "tests/apps/documents/test_linear.py")],

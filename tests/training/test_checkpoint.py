@@ -46,6 +46,27 @@ def test_the_average_of_equal_checkpoints_is_the_checkpoint(tmp_path, number_tok
         assert torch.allclose(tensor, expected, atol=1e-7)
 
 
+ARCH = Architecture(n_layers=1, d_model=8, d_ff=8, n_heads=2)
+
+
+@pytest.fixture(scope="module")
+def two_checkpoints(tmp_path_factory, number_tokenizer) -> tuple[Path, dict[int, list[list[torch.Tensor]]]]:
+    """A folder, and by step the parameters with their moments."""
+    folder = tmp_path_factory.mktemp("checkpoints")
+    checkpoints = Checkpoints(folder, keep=2, tokenizer=number_tokenizer, card=ModelCard("en", "de"))
+    states = {}
+    for step in (1, 2):
+        torch.manual_seed(step)
+        model = Transformer(ARCH, len(number_tokenizer))
+        optimizer = torch.optim.Adam(model.parameters())
+        for parameter in model.parameters():
+            parameter.grad = torch.randn_like(parameter)
+        optimizer.step()
+        checkpoints.save(model, optimizer, TrainState(step=step))
+        states[step] = [[parameter.detach(), *optimizer.state[parameter].values()] for parameter in model.parameters()]
+    return folder, states
+
+
 @pytest.mark.slow
 @given(
     name=st.sampled_from([*STATE_FILES, "manifest.json"]),
@@ -53,20 +74,11 @@ def test_the_average_of_equal_checkpoints_is_the_checkpoint(tmp_path, number_tok
     place=st.floats(0, 1, exclude_max=True),
 )
 @settings(max_examples=n_examples(100))
-def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path_factory, number_tokenizer, name, how, place):
-    folder = tmp_path_factory.mktemp("checkpoints")
-    arch = Architecture(n_layers=1, d_model=8, d_ff=8, n_heads=2)
-    checkpoints = Checkpoints(folder, keep=2, tokenizer=number_tokenizer, card=ModelCard("en", "de"))
-    states = {}
-    for step in (1, 2):
-        torch.manual_seed(step)
-        model = Transformer(arch, len(number_tokenizer))
-        optimizer = torch.optim.Adam(model.parameters())
-        for parameter in model.parameters():
-            parameter.grad = torch.randn_like(parameter)
-        optimizer.step()
-        checkpoints.save(model, optimizer, TrainState(step=step))
-        states[step] = [[parameter.detach(), *optimizer.state[parameter].values()] for parameter in model.parameters()]
+def test_a_damaged_checkpoint_gives_way_to_the_one_before(
+    tmp_path_factory, number_tokenizer, two_checkpoints, name, how, place
+):
+    whole, states = two_checkpoints
+    folder = Path(shutil.copytree(whole, tmp_path_factory.mktemp("damaged"), dirs_exist_ok=True))
     path, content = folder / "2" / name, bytearray((folder / "2" / name).read_bytes())
     at = int(place * len(content))
     if how == "remove":
@@ -76,8 +88,9 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path_factory, numb
     else:
         content[at] ^= 1
         path.write_bytes({"cut": content[:at], "flip": content, "empty": b""}[how])
-    model = Transformer(arch, len(number_tokenizer))
+    model = Transformer(ARCH, len(number_tokenizer))
     optimizer = torch.optim.Adam(model.parameters())
+    checkpoints = Checkpoints(folder, keep=2, tokenizer=number_tokenizer, card=ModelCard("en", "de"))
     state = checkpoints.restore(model, optimizer)
     assert state.step in (1, 2)
     for parameter, tensors in zip(model.parameters(), states[state.step], strict=True):

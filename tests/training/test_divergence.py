@@ -7,6 +7,7 @@ from tests.training.runs import run_training
 
 from heed.data.corpus.shard import write_corpus
 from heed.errors import HeedError
+from heed.model.architecture import Architecture
 from heed.training.divergence import Diverged, unigram_loss
 
 
@@ -25,7 +26,8 @@ def losses(*values):
 
 
 # The training loss is about 6 at first, ln of the vocabulary. max_steps is 60: a validation every 5 steps.
-FEW = {"checkpoint_every": "5 steps", "max_steps": 60, "warmup_steps": 10, "report_every": 5}
+SMALL = Architecture(n_layers=1, d_model=16, d_ff=16, n_heads=2)
+FEW = {"checkpoint_every": "5 steps", "max_steps": 60, "warmup_steps": 10, "report_every": 5, "arch": SMALL}
 
 
 @pytest.mark.slow
