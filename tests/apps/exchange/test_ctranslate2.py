@@ -11,7 +11,6 @@ from tests.text.test_sentencepiece import GERMAN, trained
 from heed.decoding.beam import beam_search
 from heed.decoding.settings import DecodingSettings
 from heed.decoding.translator import Translator
-from heed.errors import HeedError
 from heed.model_folder import load_model
 from heed.text.segmentation import BOS
 from heed.text.sentencepiece import SentencePieceTokenizer, marian_tokenizer
@@ -60,14 +59,6 @@ def test_greedy_translations_are_the_same(number_tokenizer, tmp_path, changes):
     found = search(folder, ENGLISH)
     assert sum(hypothesis.ended for hypothesis in found) > 20
     assert searched_by_them(tmp_path / "ct2", sources, barred=[BOS]) == [[names[i] for i in one.ids] for one in found]
-
-
-@pytest.fixture(scope="module")
-def separate(tmp_path_factory) -> SentencePieceTokenizer:
-    folder = tmp_path_factory.mktemp("spm")
-    for name, lines in (("src", ENGLISH), ("tgt", GERMAN)):
-        (folder / f"{name}.spm").write_bytes(trained(lines, vocab_size=200))
-    return marian_tokenizer(folder / "src.spm", folder / "tgt.spm")
 
 
 def test_a_vocabulary_a_side_is_kept(separate, tmp_path):
@@ -142,18 +133,3 @@ def test_eight_bits_load_and_translate(number_tokenizer, tmp_path):
     names = number_tokenizer.id_names()
     source = [names[i] for i in (*number_tokenizer.encode(ENGLISH[0]), number_tokenizer.special.eos)]
     assert model.translate_batch([source])[0].hypotheses[0]
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"radius": 3}, "a radius"),
-        ({"d_k": 4}, "d_k · n_heads = 16, not d_model"),
-        ({"d_v": 16}, "d_v · n_heads = 64, not d_model"),
-    ],
-)
-def test_what_ctranslate2_does_not_have_is_named(number_tokenizer, tmp_path, changes, message):
-    folder = random_folder(tmp_path / "model", number_tokenizer, **changes)
-    with pytest.raises(HeedError, match=f"this model has {message}, which CTranslate2 cannot express"):
-        exported(folder, tmp_path / "ct2", "ctranslate2")
-    assert [path.name for path in tmp_path.iterdir()] == ["model"]
