@@ -12,20 +12,15 @@ from heed.decoding.stream import Source
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
 from heed.text.prefix import NO_PREFIX, Spellings
+from tests import conftest
 from tests.conftest import SPECIAL
 
 VOCAB_SIZE = 40
 
 
 def sharp_model(seed: int = 7, *, vocab_size: int = VOCAB_SIZE, **changes) -> Transformer:
-    torch.manual_seed(seed)
-    model = Transformer(
-        Architecture(**({"n_layers": 2, "d_model": 32, "d_ff": 48, "n_heads": 4} | changes)), vocab_size
-    )
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(1.5)
-    return model.eval()
+    arch = Architecture(**({"n_layers": 2, "d_model": 32, "d_ff": 48, "n_heads": 4} | changes))
+    return conftest.sharp_model(arch, vocab_size, seed=seed)
 
 
 MODEL = sharp_model()

@@ -15,9 +15,9 @@ from heed.decoding.stream import Source
 from heed.decoding.translator import Translator
 from heed.errors import HeedError
 from heed.text.numbers import english, german
-from heed.text.prefix import Spellings
+from heed.text.prefix import Prefix, Spellings
 from tests.conftest import SPECIAL, n_examples
-from tests.decoding.searches import MODEL, SHORT, SPELLED, SPELLINGS, search, sharp_model, token_log_probs
+from tests.decoding.searches import MODEL, SHORT, SPELLED, SPELLINGS, VOCAB_SIZE, search, sharp_model, token_log_probs
 from tests.decoding.test_translator import random_model
 
 TEXTS = [english(number) for number in (7, 987_654, 12, 55_555)]
@@ -60,27 +60,38 @@ def test_a_beam_of_everything_finds_the_best_of_all_ids_that_spell_the_prefix(ro
         assert [hypothesis.score for hypothesis in found] == pytest.approx([expected[ids] for ids in best], abs=1e-4)
 
 
+# A prefix, of text or of ids, and what says whether ids begin with it.
+PREFIXES = st.text("abc", max_size=8).map(
+    lambda text: (SPELLINGS.prefix(text), lambda ids: spelled(ids).startswith(text))
+) | st.lists(st.integers(3, VOCAB_SIZE - 1), max_size=5).map(
+    lambda given: (Prefix.of_ids(given), lambda ids: list(ids[: len(given)]) == given)
+)
+
+
 @pytest.mark.slow
 @given(
     source=SHORT,
-    prefix=st.text("abc", max_size=8),
+    prefix=PREFIXES,
     beam_size=st.integers(1, 4),
+    least=st.integers(0, 9),
     extra=st.integers(0, 3),
     sampling=st.sampled_from([None, SamplingSettings(), SamplingSettings(top_k=2)]),
     n_models=st.integers(1, 2),
 )
-@settings(max_examples=n_examples(40))
-def test_what_is_found_begins_with_the_prefix_and_has_the_models_own_probability(
-    source, prefix, beam_size, extra, sampling, n_models
+@settings(max_examples=n_examples(60))
+def test_what_is_found_begins_with_the_prefix_is_as_long_as_asked_and_has_the_models_own_probability(
+    source, prefix, beam_size, least, extra, sampling, n_models
 ):
-    begins_with = SPELLINGS.prefix(prefix)
-    options = DecodingSettings(beam_size=beam_size, max_tokens=begins_with.n_tokens + 1 + extra)
+    begins_with, begins = prefix
+    most = max(begins_with.n_tokens, least) + 1 + extra
+    options = DecodingSettings(beam_size=beam_size, min_tokens=least, max_tokens=most)
     ((_, found),) = search(
         [MODEL] * n_models, [Source(0, source, begins_with)], SPECIAL, options, n_best=beam_size, sampling=sampling
     )
     assert found
     for hypothesis in found:
-        assert spelled(hypothesis.ids).startswith(prefix)
+        assert begins(hypothesis.ids)
+        assert least <= len(hypothesis.ids) and len(hypothesis.ids) + hypothesis.ended <= most
         batch = make_batch([(source, hypothesis.ids)], SPECIAL)
         log_probs = token_log_probs([MODEL], batch)[: len(hypothesis.ids) + hypothesis.ended]
         assert hypothesis.log_prob == pytest.approx(float(log_probs.double().sum()), abs=1e-4)
@@ -103,17 +114,6 @@ def test_no_prefix_of_its_own_translation_changes_a_greedy_one(number_tokenizer,
         n_prefixes += len(prefixes)
         assert translator.translate([best.source] * len(prefixes), prefix=prefixes) == [best] * len(prefixes)
     assert n_prefixes > 50
-
-
-def test_both_roads_find_the_same_behind_a_prefix(number_tokenizer, monkeypatch):
-    options = {"prefix": ["sie", "neunhundertsi", "", "fünf "], "n_best": 3}
-    found = []
-    for supported in (True, False):
-        if not supported:
-            monkeypatch.setattr("heed.backends.cpu.search.usable", lambda: False)
-        translator = translator_of(number_tokenizer)
-        found.append([one.text for t in translator.translate(TEXTS, **options) for one in t.alternatives])
-    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize(

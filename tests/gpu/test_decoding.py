@@ -15,13 +15,12 @@ from heed.decoding.translation import Translation
 from heed.decoding.translator import Translator
 from heed.errors import HeedError
 from heed.evaluation.bleu import bleu
-from heed.model.transformer import Transformer
 from heed.model_folder import ModelCard, save_model
 from heed.parsing.parser import Parse, Parser
 from heed.parsing.trees import LinearisationSettings
 from heed.text.numbers import english, german
 from heed.text.tokenizer import Tokenizer, TokenizerSettings, train_tokenizer
-from tests.conftest import OTHERS
+from tests.conftest import OTHERS, sharp_model
 from tests.gpu.conftest import Gpu, architecture
 from tests.gpu.emulation import emulated_cuda
 from tests.gpu.waits import (
@@ -62,11 +61,7 @@ SEARCHES: dict[str, tuple[dict[str, Any], int, dict[str, Any]]] = {
 
 def save(folder: Path, tokenizer: Tokenizer, seed: int, parsing: dict[str, Any] | None = None, **options: Any) -> Path:
     """A model folder with random weights, made sharper, so that hypotheses differ clearly in probability."""
-    torch.manual_seed(seed)
-    model = Transformer(architecture(**options), len(tokenizer))
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(1.5)
+    model = sharp_model(architecture(**options), len(tokenizer), seed=seed)
     save_model(folder, model, tokenizer, ModelCard("en", "de", parsing=parsing or {}))
     return folder
 

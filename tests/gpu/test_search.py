@@ -22,7 +22,7 @@ from heed.decoding.stream import Source, _free_bytes
 from heed.errors import HeedError
 from heed.model.transformer import Transformer
 from heed.text.prefix import Prefix
-from tests.conftest import SPECIAL
+from tests.conftest import SPECIAL, sharp_model
 from tests.decoding.searches import search
 from tests.gpu.conftest import architecture
 from tests.gpu.emulation import CUDA, emulated_cuda
@@ -34,12 +34,7 @@ SOURCES = [Source(number, [3 + number, 7, 9][: 1 + number % 3]) for number in ra
 
 
 def random_model(vocab_size: int = 50, **changes: object) -> Transformer:
-    torch.manual_seed(1)
-    model = Transformer(architecture(**{"n_layers": 1, "d_model": 16, "d_ff": 16} | changes), vocab_size).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(1.5)
-    return model
+    return sharp_model(architecture(**{"n_layers": 1, "d_model": 16, "d_ff": 16} | changes), vocab_size, seed=1)
 
 
 def found_by(model: Transformer, settings: DecodingSettings = FORCED, sources=SOURCES, **options: Any):
