@@ -1,6 +1,6 @@
-"""Mutated model folders, tokenizers, recipes, trees and prepared ids: each ends in success or in one line.
+"""Mutated model folders, tokenizers, recipes and trees: each ends in success or in one line.
 
-HEED_FUZZ=20000 python -m pytest tests/test_fuzz.py    # this many mutations instead of 100
+HEED_FUZZ=20000 python -m pytest tests/test_fuzz.py    # this many mutations instead of 80
 
 Every mutation is tried by the real command in a forked process, so that no signal, endless loop or appetite for memory
 goes unnoticed.
@@ -25,21 +25,17 @@ from hypothesis import strategies as st
 
 from heed.apps.commands import main
 from heed.backends.cpu.build import library
-from heed.data.batches.token_batches import BatchLimits, TokenBatches
-from heed.data.corpus.shard import ParallelCorpus, write_corpus
 from heed.errors import HeedError
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
 from heed.model_folder import ModelCard, save_model
 from heed.runtime.manifest import seal
-from heed.text.tokenizer import SpecialIds, Tokenizer, TokenizerSettings, train_tokenizer
-from heed.training.settings import TrainingSettings
-from heed.training.step import micro_batch_loss
+from heed.text.tokenizer import Tokenizer, TokenizerSettings, train_tokenizer
 
 pytestmark = pytest.mark.slow
 
-N_TARGETS = 5
-fuzzed = settings(max_examples=int(os.environ.get("HEED_FUZZ", "100")) // N_TARGETS, database=None, print_blob=True)
+N_TARGETS = 4
+fuzzed = settings(max_examples=int(os.environ.get("HEED_FUZZ", "80")) // N_TARGETS, database=None, print_blob=True)
 seeds = st.integers(0, 2**63)
 MOST_SECONDS, MOST_BYTES = 120, 3 * 2**30
 
@@ -193,7 +189,7 @@ def mutate_weights(path: Path, draw: random.Random) -> None:
 
 @pytest.fixture(scope="module")
 def good(tmp_path_factory, number_tokenizer) -> Path:
-    """Folders of two models, one of them a parser, and of a corpus."""
+    """Folders of two models, one of them a parser."""
     folder = tmp_path_factory.mktemp("good")
     library()
     trees = ["(S", "(NP", "(VP", ")S", ")NP", ")VP", "DT", "NN", "VBZ", "JJ", "."]
@@ -208,9 +204,6 @@ def good(tmp_path_factory, number_tokenizer) -> Path:
         torch.manual_seed(1)
         model = Transformer(Architecture(n_layers=1, d_model=32, d_ff=16, n_heads=1), len(tokenizer))
         save_model(folder / name, model, tokenizer, card)
-    draw = random.Random(1)
-    pairs = [([draw.randrange(3, 600) for _ in range(draw.randrange(9))] + [5], [4, 599]) for _ in range(50)]
-    write_corpus(folder / "corpus", pairs, vocab_size=600)
     return folder
 
 
@@ -296,35 +289,6 @@ def test_a_mutated_file_of_trees(tmp_path_factory, seed):
     (tmp / "parsed.trees").write_bytes(mutated_bytes(content, draw) if draw.random() < 0.7 else content)
     names = [tmp / "gold.trees", tmp / "parsed.trees"]
     check_command("evalb", *names[:: draw.choice((1, -1))], *["--verbose"] * draw.randrange(2), folder=tmp)
-
-
-@fuzzed
-@given(seed=seeds)
-def test_mutated_prepared_ids(good, tmp_path_factory, seed):
-    draw, tmp = random.Random(seed), tmp_path_factory.getbasetemp()
-    folder = copied(good, "corpus", tmp)
-    path = draw.choice(sorted(folder.iterdir()))
-    if path.suffix == ".json":
-        mutate_json(path, draw)
-    else:
-        path.write_bytes(mutated_bytes(path.read_bytes(), draw))
-    if path.name != "manifest.json":
-        seal(folder)
-    torch.manual_seed(1)
-    model = Transformer(Architecture(n_layers=1, d_model=32, d_ff=16, n_heads=1, dropout=0), 600)
-
-    def train_on_all() -> None:
-        corpus = ParallelCorpus(folder, vocab_size=600)
-        if len(corpus):
-            batches = TokenBatches(corpus, SpecialIds(0, 1, 2), BatchLimits(500, 500, 500, seed=1))
-            for micro_batches in batches.plan(0):
-                for rows in micro_batches:
-                    loss, _ = micro_batch_loss(model, batches.collate(rows), TrainingSettings())
-                    loss.backward()
-                    assert torch.isfinite(loss)
-
-    status, _, error = attempt(train_on_all, folder=tmp)
-    assert status in (0, 1) and "Traceback" not in error, error[-3000:]
 
 
 def test_what_is_not_mutated_ends_well(good, tmp_path):

@@ -24,21 +24,8 @@ KINDS = (
     *(("word-pieces", file) for file in ("tokenizer.json", MANIFEST)),
 )
 WORDS = (
-    *(
-        b"null",
-        b"true",
-        b"false",
-        b"NaN",
-        b"Infinity",
-        b"1e999",
-        b"-1",
-        b"0",
-        b"[]",
-        b"{}",
-        b'""',
-        b"\\ud800",
-        b"\\u0000",
-    ),
+    *(b"null", b"true", b"false", b"NaN", b"Infinity", b"1e999", b"-1"),
+    *(b"0", b"[]", b"{}", b'""', b"\\ud800", b"\\u0000"),
     *(b'"format":', b'"architecture":', b'"vocab_size":', b'"src_vocab_size":', b'"card":', b'"decoding":'),
     *(b'"dtype":', b'"shape":', b'"data_offsets":', b'"BF16"', b'"F16"', b'"F64"', b'"I8"', b'"__metadata__":'),
     *(
