@@ -6,6 +6,7 @@ from typing import Literal, get_args, get_origin
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.conftest import sharp_model
 from tests.decoding.searches import token_log_probs
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
@@ -172,12 +173,7 @@ PAIRS = [([5, 6, 7], [8, 9]), ([10, 11], [12, 13, 14])]
 
 @pytest.fixture
 def model() -> Transformer:
-    torch.manual_seed(3)
-    model = Transformer(Architecture(n_layers=2, d_model=32, d_ff=64, n_heads=4, dropout=0.0), 50).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(1.5)
-    return model
+    return sharp_model(Architecture(n_layers=2, d_model=32, d_ff=64, n_heads=4, dropout=0.0), 50, seed=3)
 
 
 @pytest.fixture(params=CHANGES, ids=lambda change: change.__name__)

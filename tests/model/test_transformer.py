@@ -296,32 +296,6 @@ def test_parameter_counts_are_those_of_table_3(arch, vocab_size, millions):
     assert n_parameters(arch, vocab_size) == pytest.approx(millions * 1e6, abs=0.75e6)
 
 
-@given(
-    n_layers=st.integers(1, 3),
-    n_heads=st.sampled_from([1, 2, 4]),
-    d_k=st.sampled_from([None, 3]),
-    d_v=st.sampled_from([None, 5]),
-    share=st.sampled_from(["all", "tgt", "none"]),
-    positions=st.sampled_from(["sinusoid", "learned"]),
-    vocab_size=st.integers(10, 90),
-)
-@settings(max_examples=n_examples(25))
-def test_the_formula_counts_what_the_network_has(n_layers, n_heads, d_k, d_v, share, positions, vocab_size):
-    arch = Architecture(
-        n_layers=n_layers, d_model=16, d_ff=24, n_heads=n_heads, d_k=d_k, d_v=d_v, share=share, positions=positions
-    )
-    model = Transformer(arch, vocab_size)
-    assert sum(parameter.numel() for parameter in model.parameters()) == n_parameters(arch, vocab_size)
-
-
-@pytest.mark.parametrize(("d_model", "d_ff", "n_heads"), [(512, 2048, 8), (1024, 4096, 16)])
-def test_base_and_big_have_as_many_parameters_as_the_formula_says(d_model, d_ff, n_heads):
-    arch = Architecture(d_model=d_model, d_ff=d_ff, n_heads=n_heads)
-    with torch.device("meta"):
-        model = Transformer(arch, 37_000)
-    assert sum(parameter.numel() for parameter in model.parameters()) == n_parameters(arch, 37_000)
-
-
 def test_dropout_drops_its_rate_and_keeps_the_mean():
     dropout = Dropout(0.3).train()
     torch.manual_seed(0)

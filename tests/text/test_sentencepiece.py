@@ -21,7 +21,7 @@ from heed.errors import HeedError
 from heed.text.numbers import english, german, number_splits
 from heed.text.sentencepiece import SentencePieceTokenizer, Vocabulary, marian_tokenizer, opus_mt_tokenizer
 from heed.text.sentencepiece_model import SentencePieceModel
-from heed.text.tokenizer import SpecialIds, Tokenizer, TokenizerSettings, train_tokenizer
+from heed.text.tokenizer import SpecialIds
 from heed.text.tokenizer_kinds import load_tokenizer
 
 NUMBERS = number_splits(n_train=1500, n_dev=10, n_test=10).train
@@ -156,13 +156,6 @@ def test_a_saved_tokenizer_loads_equal_and_pickles(pair, tmp_path):
         assert other.encode_lines(ODD_LINES) == tokenizer.encode_lines(ODD_LINES)
     other.save(tmp_path / "again.json")
     assert (tmp_path / "again.json").read_bytes() == (tmp_path / "tokenizer.json").read_bytes()
-
-
-def test_heeds_own_tokenizers_still_load(tmp_path):
-    tokenizer = train_tokenizer(ENGLISH, TokenizerSettings(vocab_size=600))
-    tokenizer.save(tmp_path / "tokenizer.json")
-    assert isinstance(load_tokenizer(tmp_path / "tokenizer.json"), Tokenizer)
-    assert load_tokenizer(tmp_path / "tokenizer.json") == tokenizer
 
 
 @pytest.mark.slow
