@@ -358,6 +358,20 @@ def test_an_element_within_a_word_stays_there(translate, page):
     assert translated(page, translate, "html") == expected
 
 
+@pytest.mark.parametrize(
+    ("page", "translation", "expected"),
+    [
+        ("<p>It is <b>good</b></p>", "यह अच्छा है", "<p>यह अच्छा <b>है</b></p>"),
+        ("<p><b>Red</b> house</p>", "சிவப்பு வீடு", "<p><b>சிவப்பு</b> வீடு</p>"),
+        ("<p><b>Peace</b> here</p>", "שָׁלוֹם כָּאן", "<p><b>שָׁלוֹם</b> כָּאן</p>"),
+        ("<p><b>I</b> want</p>", "می\u200cخواهم من", "<p><b>می\u200cخواهم</b> من</p>"),
+        ("<p>n<b>o</b>t</p>", "ไม่", "<p><b>ไม่</b></p>"),
+    ],
+)
+def test_no_element_parts_a_letter_from_its_vowels_points_and_tones(page, translation, expected):
+    assert translated(page, lambda _: [Translated(translation)], "html") == expected
+
+
 def test_an_element_within_a_word_that_becomes_another_takes_that_word():
     def translate(texts):
         return [Translated("fünf Quadratmeter sind", [Link(0, 4, 0, 4), Link(5, 17, 5, 7), Link(18, 22, 8, 11)])]

@@ -32,6 +32,7 @@ ENTRIES = {
         ("x A%=& y", "x [B&=%] y"),
         ("他说你好吗", "他说[hallo]吗"),
         ("डॉ. डॉक्टर", "[Dr]. डॉक्टर"),
+        ("डॉ।", "[Dr]।"),  # a danda is no part of the word
         ("", ""),
     ],
 )

@@ -4,6 +4,7 @@ No model copies them reliably. All patterns are bounded, so that each beginning 
 """
 
 import re
+import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
@@ -49,6 +50,13 @@ MAX_BETWEEN = 500  # characters between the two tags of an element
 # theirs is a part of the address or the name beside it.
 UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 _UNSPACED = re.compile(f"[{UNSPACED}]")
+# Signs of the letter before them, which \w leaves out: vowels of Indian scripts, points of Hebrew, tones; and joiners.
+MARKS = "\u200c\u200d" + "".join(
+    sign
+    for sign in map(chr, (*range(0x300, 0x3100), *range(0xA600, 0xAC00)))
+    if unicodedata.category(sign).startswith("M")
+)
+LETTER = rf"(?:(?![{UNSPACED}])[\w{MARKS}])"  # of a word between spaces
 Patterns = tuple[re.Pattern[str], ...]  # of what stays: earlier ones win
 
 

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from heed.apps.documents.text.atoms import UNSPACED
+from heed.apps.documents.text.atoms import LETTER, MARKS, UNSPACED
 from heed.apps.documents.text.items import Tag
 from heed.apps.documents.text.sentences import Span
 from heed.apps.documents.text.tagged_text import Element, Place, TaggedText
 from heed.text.alignment import Link, Translated
 
 _LATIN = "[0-9A-Za-zÀ-ɏ]"
-WITHIN_WORD = re.compile(rf"[^\W{UNSPACED}]{{2}}")
-_WORDS = re.compile(rf"[{UNSPACED}]|[^\W{UNSPACED}]+|[^\w\s]")
+WITHIN_WORD = re.compile(f"{LETTER}{{2}}")
+_WORDS = re.compile(rf"[{UNSPACED}][{MARKS}]*+|{LETTER}++|[^\w\s]")
 
 
 @dataclass

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Literal
 
-from heed.apps.documents.text.atoms import UNSPACED, find_kept, kept_patterns
+from heed.apps.documents.text.atoms import LETTER, find_kept, kept_patterns
 from heed.apps.documents.text.items import Item, LiteralMarkup, Tag
 from heed.errors import HeedError
 from heed.text.character_references import resolved
@@ -15,8 +15,7 @@ from heed.text.character_references import resolved
 MAX_WORDS = 20  # of a term, which is searched at every word
 MAX_TERM_BYTES = 1_024
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
-_LETTER = rf"(?:[^\W{UNSPACED}]|[\u0300-\u036f\u0900-\u0903\u093a-\u0dff])"
-_WORD = re.compile(rf"{_LETTER}++(?:[-'’]{_LETTER}++)*+|[^\s]")
+_WORD = re.compile(rf"{LETTER}++(?:[-'’]{LETTER}++)*+|[^\s]")
 
 
 class Terms:
