@@ -120,6 +120,7 @@ WRONG = {  # what a program may write → what the error says
     't.translate("two", target=5)': "target is of type int",
     'heed.compare({"a": ["x"], "b": ["x", "y"]}, ["b"])': "b: 2 lines, 1 references",
     "heed.Transformer(5, vocab_size=9)": "arch is of type int",
+    "heed.Transformer(heed.Architecture(), 0)": "vocab_size is 0; expected a number of ids",
     'heed.train_tokenizer(["a"], 600)': "expected TokenizerSettings",
     "heed.read_recipe(5)": "recipe is of type int",
     'heed.train("multi30k-en-de", "runs/x", on_step=5)': "on_step is of type int",

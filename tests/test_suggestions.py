@@ -85,6 +85,7 @@ LINES = "".join(f"line {i}\n" for i in range(20))
         ("train wmt14-de-en-base", "wmt14-en-de-base trains the other direction with --set data.src=de"),
         ("train multi30k-de-en", "multi30k-en-de trains the other direction with --set data.src=de"),
         ("train iwslt14", "for text of your own: heed train --src corpus.en --tgt corpus.de"),
+        ("train text", "for text of your own: heed train --src text.de --tgt text.en"),
         ("train en-de", "did you mean multi30k-en-de, multi30k-en-de-fr, multi30k-en-de-raw, wmt14-en-de-base or"),
         ("train my.yaml", "a recipe is a TOML file"),
         ("train multi30k-en-de --set model.layer=3", "heed: multi30k-en-de: unknown setting model.layer"),

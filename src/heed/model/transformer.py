@@ -12,6 +12,7 @@ The backends run this network faster (backends/); tests/backends/test_equivalenc
 
 import math
 from collections.abc import Callable
+from numbers import Integral
 from typing import Literal, cast
 
 import torch
@@ -228,6 +229,9 @@ class Transformer(nn.Module):
         """vocab_size: the target's; src_vocab_size: the source's, if it differs."""
         super().__init__()
         check_type(Architecture, "an Architecture", arch=arch)
+        for name, size in (("vocab_size", vocab_size), ("src_vocab_size", src_vocab_size or vocab_size)):
+            if not isinstance(size, Integral) or size < 1:
+                raise HeedError(f"{name} is {size!r}; expected a number of ids, at least 1.")
         self.arch, self.vocab_size, self.src_vocab_size = arch, vocab_size, src_vocab_size or vocab_size
         if arch.share == "all" and self.src_vocab_size != vocab_size:
             raise HeedError(

@@ -53,6 +53,7 @@ from heed.training.validation import batch_nll, cross_entropy
 
 MACHINE, IDS_HASH = "machine", "sha256 of its ids"  # on the card
 MUCH_HIGHER = 5  # times the rate for fine-tuning
+FEW_PAIRS = 3_000
 EXAMINED_SOURCES = 1000  # of a set, for codes of languages
 MAX_SPAWNING_PARAMETERS = 10_000_000  # a larger model trains in one process: see `n_workers`
 
@@ -201,6 +202,11 @@ def _check_limits(context: RunContext, prepared: Prepared) -> None:
     _check_positions(recipe, prepared)
     if recipe.parsing is None:  # a tree is as long as it has to be
         _report_unreachable(prepared.train, recipe.decoding, report)
+        if (n := len(prepared.train)) < FEW_PAIRS and recipe.training.start_from is None:
+            report(
+                f"Remark: {n:,} pairs are too few to learn a language from: some ten thousand are needed. A trained "
+                "model (heed import) can do without, or learn from these (training.start_from)."
+            )
     n_weights = n_parameters(recipe.model, len(tokenizer), tokenizer.src_vocab_size)
     report(f"The model has {n_weights:,} parameters, {len(tokenizer):,} ids.")
     if remark := recipe.training.cut_schedule(_expected_steps(prepared.train, recipe.training)):

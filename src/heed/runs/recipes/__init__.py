@@ -1,5 +1,6 @@
 """The recipes that come with Heed, found by name."""
 
+import glob
 import os
 import re
 from importlib import resources
@@ -39,7 +40,9 @@ def recipe_file(name: str) -> Traversable:
     hint = did_you_mean(map(cut, near or names_meant(name, known, cutoff=0.75)))
     if Path(name).suffix in (".yaml", ".yml", ".json"):
         hint = "a recipe is a TOML file; to begin one: heed recipe show multi30k-en-de > my.toml."
-    hint = hint or f"known: {', '.join(known)}; for text of your own: heed train --src corpus.en --tgt corpus.de."
+    texts = sorted(filter(os.path.isfile, glob.glob(f"{glob.escape(name)}.*")))
+    src, tgt = texts if len(texts) == 2 else ("corpus.en", "corpus.de")
+    hint = hint or f"known: {', '.join(known)}; for text of your own: heed train --src {cut(src)} --tgt {cut(tgt)}."
     file = f" To read the file {shown(name)}, write ./{cut(name)}." if Path(name).is_file() else ""
     raise HeedError(f"no recipe {shown(name)} comes with Heed; {hint}{file}")
 
