@@ -21,12 +21,38 @@ from tests.apps.documents.test_html import PAGE
 from tests.apps.documents.test_keys_and_values import ANDROID, PROPERTIES, RESX, STRINGS
 from tests.apps.documents.test_linear import AROUND, UNITS
 from tests.apps.documents.test_packages import zipped
-from tests.apps.documents.test_text import MARKDOWN, SRT
 from tests.apps.documents.test_yaml_locale import RAILS
 from tests.apps.documents.translators import shuffled, unchanged, within_seconds
 from tests.fuzzing.inputs import kind_of, of_kind, refused_in_one_line
 
 SECONDS = 5.0
+MARKDOWN = b"""---
+title: A page
+---
+# A heading with `code`
+
+Some *stressed* words and a [link **here**](https://a.b/c_d "Title"), 5 \\* 3.
+
+> - [ ] a task
+
+| `x` | a thing |
+|-----|:-------:|
+| ![y](z) | [^1] |
+
+<div class="a">words</div>
+
+[^1]: A note.
+"""
+SRT = b"""1
+00:00:01,000 --> 00:00:04,000 X1:100
+<i>Hello my friend,
+how are you?</i>
+
+2
+00:00:05,000 --> 00:00:06,000
+{\\an8}- Fine.
+- Great!
+"""
 ODT = "application/vnd.oasis.opendocument.text"
 _TIME = rb"\d{1,3}:\d{1,2}:\d{1,2}[,.]\d{1,3}"
 LAYOUT = {
@@ -102,8 +128,8 @@ def seeds() -> Iterator[bytes]:
     small = b"<w:document %b><w:body><w:p><w:r><w:t>A word.</w:t></w:r></w:p></w:body></w:document>" % NAMESPACE
     contents: dict[str, list[bytes]] = {
         "text": [b"Mr. Smith left.  Why?\tNobody knows.\n\n- one\n- two\n", "犬が走る。猫です。\n".encode()],
-        "md": [MARKDOWN.encode(), guide[:1500]],
-        "srt": [SRT.encode()],
+        "md": [MARKDOWN, guide[:1500]],
+        "srt": [SRT],
         "html": [PAGE.encode()],
         "xml": [xml, small],
         "docx": [with_document(small)],
