@@ -112,6 +112,8 @@ def test_of_dot_nets_resources_the_strings_are_translated_but_for_what_is_locked
     assert translated(RESX, "resx").decode() == expected.replace(
         "<![CDATA[one <i>two</i>]]>", "ONE &lt;i&gt;TWO&lt;/i&gt;"
     )
+    nested = b'<root><data name="a"><data name="b"><value>one</value></data></data></root>'
+    assert translated(nested, "resx") == nested.replace(b"one", b"ONE")
     earlier = '<root><data name="a"><value>Sichern {0} &lt; {1}</value></data></root>'
     assert ">Sichern {0} &lt; {1}<" in translated(RESX, "resx", earlier=earlier.encode()).decode()
 

@@ -32,6 +32,8 @@ def _texts(document: XMLDocument) -> Iterator[Text]:
         if token.kind != "open" or token.local != "data" or not {"type", "mimetype"}.isdisjoint(token.attributes):
             continue
         parts = {tokens[i].local: i for i in range(token.end - 1, place, -1) if tokens[i].kind == "open"}
+        if "data" in parts:  # which no program writes
+            continue
         value, comment = parts.get("value"), resolved(document.content(parts["comment"])) if "comment" in parts else ""
         locked = _LOCKED.search(comment)
         name = token.attributes.get("name", "")
