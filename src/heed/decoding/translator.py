@@ -349,7 +349,7 @@ class Translator(PairScorer):
                 first.append(hypothesis)
             weights[text] += 1.0 if drawn else math.exp(hypothesis.log_prob - most)
         utilities = mean_utilities(list(weights), list(weights.values()), utility, language=self.languages[1])
-        return sorted(zip(utilities, first, strict=True), key=lambda found: -found[0])
+        return sorted(zip(utilities, first, strict=True), key=lambda pair: -pair[0])
 
     def _join_by_utility(self, source: str, pieces: list[list[tuple[float, Hypothesis]]]) -> Translation:
         """The translation that hypotheses with utilities make; see `joined`."""

@@ -28,7 +28,7 @@ class LanguageDetector:
         """HeedError if the folder of temporary files has no room for what it knows."""
         self._languages = sorted(set(languages))
         self._identifier = _identifier()
-        self._families = {code: found.detected_as for code, found in table().items() if found.detected_as}
+        self._families = {code: entry.detected_as for code, entry in table().items() if entry.detected_as}
         self._known = [language for language in self._languages if self.family(language)]
 
     def family(self, language: str) -> str | None:

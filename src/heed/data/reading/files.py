@@ -123,8 +123,8 @@ def _paired(sources: dict[str, Path], targets: dict[str, Path], src: str, tgt: s
 
 def _without(language: str, codes: slice, key: str) -> str:
     """What wildcards stand for without these of the language's codes in it."""
-    found = list(re.finditer(rf"(?<![^\W_]){re.escape(language)}(?![^\W_])", key))
-    for code in reversed(found[codes]):
+    matches = list(re.finditer(rf"(?<![^\W_]){re.escape(language)}(?![^\W_])", key))
+    for code in reversed(matches[codes]):
         key = key[: code.start()] + key[code.end() :]
     return key
 
