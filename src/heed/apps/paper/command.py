@@ -154,7 +154,7 @@ def paper_equations(out: Out = None, as_json: JSON = False) -> None:
 FigureModel = Annotated[Path, typer.Option(help="A model folder.")]
 
 
-def _paper_figure(number: int, model: Path, sentence: str | None, word: str | None, lower: bool, out: Path) -> None:
+def _paper_figure(number: int, model: Path, out: Path, *, sentence: str | None, word: str | None, lower: bool) -> None:
     from heed.apps.paper import figures
 
     _check_out(out, f"figure{number}")
@@ -173,7 +173,7 @@ def _add_figure(number: int, shows: str) -> None:
             "docs/paper"
         ),
     ) -> None:
-        _paper_figure(number, model, sentence, word, lower, out)
+        _paper_figure(number, model, out, sentence=sentence, word=word, lower=lower)
 
     example = f"Example: heed paper figure{number} --model runs/multi30k-en-de/model --lower"
     paper_app.command(f"figure{number}", cls=Verb, help=shows, epilog=example)(command)

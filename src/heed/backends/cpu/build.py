@@ -183,7 +183,7 @@ def _found() -> tuple[Library | None, str, str]:
         return _unusable(f"they need {wanted}, and none was found")
     try:
         version, compiling, linking = _version_and_flags(compiler, isa)
-        return _ready(_compile_or_load(isa, compiler, version, compiling, linking))
+        return _ready(_compile_or_load(isa, compiler, version, compiling=compiling, linking=linking))
     except subprocess.CalledProcessError as error:
         messages = (error.stderr or b"").decode("utf-8", "replace").strip().splitlines()
         return _unusable(f"{compiler[0]} failed ({messages[0] if messages else error.returncode})")
@@ -295,7 +295,7 @@ def _version_and_flags(compiler: Sequence[str], isa: InstructionSet) -> tuple[by
 
 
 def _compile_or_load(
-    isa: InstructionSet, compiler: Sequence[str], version: bytes, compiling: Sequence[str], linking: Sequence[str]
+    isa: InstructionSet, compiler: Sequence[str], version: bytes, *, compiling: Sequence[str], linking: Sequence[str]
 ) -> Library:
     """The kernels for this source, compiler and instruction set. A library that was damaged is made anew."""
     native = _processor() if any(flag.endswith("=native") for flag in compiling) else b""

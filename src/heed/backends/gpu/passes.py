@@ -7,6 +7,7 @@ import gc
 import logging
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -189,20 +190,22 @@ class GpuPasses:
         for starts in (src_starts, tgt_starts):
             # Else a region would be compiled anew for the second number of sequences.
             torch._dynamo.maybe_mark_dynamic(starts, 0)
-        dropout = model.dropout.effective_rate
-        x = regions.embed(
+        embed = partial(regions.embed, dropout=model.dropout.effective_rate)
+        x = embed(
             *(model.src_embedding.weight, self._tables["src"], src, src_positions),
-            *(self._kept(src, twice=twice), dropout, False),
+            keep_mask=self._kept(src, twice=twice),
+            zero_start=False,
         )
         for layer in model.encoder:
             x = regions.encoder_layer(layer, x, src_starts, longest)
         memory = final_norm(model.encoder_norm, x)
-        y = regions.embed(
+        y = embed(
             *(model.tgt_embedding.weight, self._tables["tgt"], tgt_in, tgt_positions),
-            *(self._kept(tgt_in, twice=twice), dropout, model.arch.decoder_start == "zero"),
+            keep_mask=self._kept(tgt_in, twice=twice),
+            zero_start=model.arch.decoder_start == "zero",
         )
         for layer in model.decoder:
-            y = regions.decoder_layer(layer, y, memory, tgt_starts, src_starts, longest)
+            y = regions.decoder_layer(layer, y, memory, starts=tgt_starts, memory_starts=src_starts, longest=longest)
         real = torch.arange(shape.capacity, device=self._device) < inputs.n_tgt_tokens
         return final_norm(model.decoder_norm, y), inputs.tgt_out, real * inputs.scale
 

@@ -116,7 +116,7 @@ class Slots:
                 module = layer.self_attention
                 q, kv = module.qkv(y).split([module.widths[0], sum(module.widths[1:])], dim=-1)
                 cache[places, lengths] = kv
-                return _attend(module, q, cache[:n_places, :width].flatten(1, 2), module.widths[1:], past)
+                return _attend(module, q, cache[:n_places, :width].flatten(1, 2), widths=module.widths[1:], mask=past)
 
             def attend_to_source(
                 y: Float[Tensor, "place beam d_model"],
@@ -124,7 +124,7 @@ class Slots:
                 memory: Float[Tensor, "all_places src kv"] = memory,
             ) -> Tensor:
                 module = layer.cross_attention
-                return _attend(module, module.q(y), memory[:n_places, :width], module.widths, source)
+                return _attend(module, module.q(y), memory[:n_places, :width], widths=module.widths, mask=source)
 
             x = layer.self_attention_norm(x, attend_to_past)
             x = layer.cross_attention_norm(x, attend_to_source)
@@ -161,6 +161,7 @@ def _attend(
     module: SelfAttention | CrossAttention,
     q: Float[Tensor, "place beam k_width"],
     kv: Float[Tensor, "place key kv_width"],
+    *,
     widths: list[int],
     mask: AttentionMask,
 ) -> Tensor:
