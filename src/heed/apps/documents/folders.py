@@ -57,7 +57,7 @@ def plan_folder(folder: Path, out: Path, *, only: Sequence[str], languages: tupl
     old, new = folder.resolve(), out.resolve()
     if old.is_relative_to(new):
         raise HeedError(f"{out}: is {folder} or holds it; choose another folder.")
-    found: list[FolderFile] = []
+    files: list[FolderFile] = []
     for path in _files(folder, new):
         name = path.relative_to(folder)
         if only and not any(fnmatch.fnmatch(name.as_posix(), p) or fnmatch.fnmatch(name.name, p) for p in only):
@@ -67,9 +67,9 @@ def plan_folder(folder: Path, out: Path, *, only: Sequence[str], languages: tupl
         if format is not None and named == name and _is_translation(folder, name, languages[0], format in UPDATED):
             format = None
         if format is not None or not only:
-            found.append(FolderFile(path, out / (name if format is None else named), format))
-    made = {file.out for file in found if file.format is not None}
-    return [file for file in found if file.format is not None or file.out not in made]
+            files.append(FolderFile(path, out / (name if format is None else named), format))
+    made = {file.out for file in files if file.format is not None}
+    return [file for file in files if file.format is not None or file.out not in made]
 
 
 def _files(folder: Path, left_out: Path) -> Iterator[Path]:

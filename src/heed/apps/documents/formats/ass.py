@@ -71,8 +71,8 @@ def _words(text: str) -> Iterator[Item]:
 
 def _last_drawing(code: str) -> str:
     """The scale of a drawing that codes begin, "0" if they end one, "" if they do neither."""
-    found = _DRAWING.findall(code) if code.startswith("{") else []
-    return str(int(found[-1])) if found else ""
+    drawings = _DRAWING.findall(code) if code.startswith("{") else []
+    return str(int(drawings[-1])) if drawings else ""
 
 
 def _tag(piece: str) -> Tag:

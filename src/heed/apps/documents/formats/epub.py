@@ -101,7 +101,7 @@ def _path_of_book(by_name: dict[str, bytes], name: str) -> str:
 
 def _parts(package: XMLDocument, book: str, by_name: dict[str, bytes]) -> dict[str, str]:
     """The media type of each page, and of the navigation, that the book lists."""
-    found: dict[str, str] = {}
+    kinds: dict[str, str] = {}
     for token in package.tokens:
         kind = token.attributes.get("media-type", "").lower()
         if token.kind == "open" and token.local == "item" and kind in (*_PAGES, _NAVIGATION):
@@ -109,8 +109,8 @@ def _parts(package: XMLDocument, book: str, by_name: dict[str, bytes]) -> dict[s
                 posixpath.join(posixpath.dirname(book), unquote(token.attributes.get("href", "")))
             )
             if path in by_name:
-                found[path] = kind
-    return found
+                kinds[path] = kind
+    return kinds
 
 
 def _with_language(text: str, options: DocumentOptions) -> str:

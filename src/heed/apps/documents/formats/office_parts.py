@@ -37,10 +37,10 @@ def drawn_texts(document: XMLDocument, options: DocumentOptions) -> Iterator[Tex
 
 def descriptions(token: XMLToken) -> Iterator[Text]:
     """The descriptions of a picture, with their quotes."""
-    for found in _DESCRIPTION.finditer(token.markup):
-        start, end = (token.start + place for place in found.span(1))
-        items = spelled_words(found[1][1:-1])
-        yield Text(start=start, end=end, items=items, write=partial(_write_quoted, quoted=found[1]), raw=found[1])
+    for match in _DESCRIPTION.finditer(token.markup):
+        start, end = (token.start + place for place in match.span(1))
+        items = spelled_words(match[1][1:-1])
+        yield Text(start=start, end=end, items=items, write=partial(_write_quoted, quoted=match[1]), raw=match[1])
 
 
 def _write_quoted(items: list[Item], *, quoted: str) -> str:
@@ -53,12 +53,12 @@ def types_of(files: Files, name: str) -> dict[str, str]:
     if listed is None:
         raise HeedError(f"{name}: no document of Office: [Content_Types].xml is not there.")
     names = {entry.filename.lower(): entry.filename for entry, _ in files}
-    found: dict[str, str] = {}
+    types: dict[str, str] = {}
     for token in read_xml(listed, name=f"{name}: [Content_Types].xml").tokens:
         part = names.get(token.attributes.get("PartName", "").lstrip("/").lower())
         if token.local == "Override" and part is not None:
-            found[part] = token.attributes.get("ContentType", "")
-    return found
+            types[part] = token.attributes.get("ContentType", "")
+    return types
 
 
 def parts_of_types(files: Files, kinds: tuple[str, ...], name: str) -> list[str]:

@@ -25,8 +25,8 @@ class PluralRule(NamedTuple):
 
 def singular_of(expression: str) -> int:
     """The number of the form for one thing, by gettext's expression for the form of n."""
-    found = _SINGULAR.search(re.sub(r"\s", "", expression))
-    return int(found[1]) if found else 0
+    match = _SINGULAR.search(re.sub(r"\s", "", expression))
+    return int(match[1]) if match else 0
 
 
 def has_form_for_one(expression: str) -> bool:

@@ -100,11 +100,11 @@ def po_job(content: bytes, options: DocumentOptions, *, name: str, max_text: int
     waiting = [entry for entry in entries if entry is not header and not entry.is_translated]
     asked = [entry for entry in waiting if entry.key not in known]
     pairs = [(entry, strings) for entry in asked for kind, strings in entry.texts.items() if kind != "msgctxt"]
-    found = yield from strings_job(
+    translations = yield from strings_job(
         [strings.text for _, strings in pairs], options, patterns=[entry.pattern for entry, _ in pairs]
     )
     answers: dict[int, list[str]] = {}
-    for (entry, strings), words in zip(pairs, found, strict=True):
+    for (entry, strings), words in zip(pairs, translations, strict=True):
         if entry.pattern is not None:
             is_python = "python-format" in entry.flags
             words = in_order(strings.text, words, entry.pattern, can_number=not is_python) or ""

@@ -38,10 +38,10 @@ def table_job(content: bytes, options: DocumentOptions, *, name: str, max_text: 
         for cell in cells
         if cell.row >= first and (columns is None or cell.column in columns) and needs_translation(cell.text)
     ]
-    found = yield from strings_job([cell.text for cell in asked], options)
+    translations = yield from strings_job([cell.text for cell in asked], options)
     edits = [
         Edit(cell.start, cell.end, _written(words, cell, delimiter))
-        for cell, words in zip(asked, found, strict=True)
+        for cell, words in zip(asked, translations, strict=True)
         if words != cell.text
     ]
     return ("\ufeff" * bool(mark) + edited(text, edits)).encode(errors="replace")
@@ -80,11 +80,11 @@ def _cells(text: str, delimiter: str) -> Iterator[_Cell]:
     last_quote = text.rfind('"')
     place = row = column = 0
     while place < len(text):
-        found = quoted.match(text, place) if place < last_quote else None
-        cell = found or plain.match(text, place)
+        in_quotes = quoted.match(text, place) if place < last_quote else None
+        cell = in_quotes or plain.match(text, place)
         assert cell
-        words = cell[1].replace('""', '"') if found else cell[0]
-        yield _Cell(place, cell.end(), row, column, words, found is not None)
+        words = cell[1].replace('""', '"') if in_quotes else cell[0]
+        yield _Cell(place, cell.end(), row, column, words, in_quotes is not None)
         place = cell.end()
         if end := end_of_row.match(text, place):
             place, row, column = end.end(), row + 1, 0

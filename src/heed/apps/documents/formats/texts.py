@@ -109,14 +109,14 @@ def edited(document: str, edits: Iterable[Edit]) -> str:
 
 def flat(items: list[Item]) -> list[object]:
     """The items with neighbouring texts as one, by which texts are compared."""
-    found: list[object] = []
+    steps: list[object] = []
     for item in items:
         part = item if isinstance(item, str) else item.markup
-        if isinstance(part, str) and found and isinstance(found[-1], str):
-            found[-1] += part
+        if isinstance(part, str) and steps and isinstance(steps[-1], str):
+            steps[-1] += part
         else:
-            found.append(part)
-    return found
+            steps.append(part)
+    return steps
 
 
 def texts_job(texts: Sequence[Sequence[Item]], options: DocumentOptions) -> TranslationJob[list[list[Item]]]:
@@ -191,13 +191,13 @@ def _as_translated(texts: Sequence[Text], options: DocumentOptions) -> list[Text
     if not options.target or has_form_for_one(plural_rule(options.target).expression):
         return list(texts)
     by_key = {text.key: text for text in texts}
-    found: list[Text] = []
+    results: list[Text] = []
     for text in texts:
         form = _FORM.fullmatch(str(text.key[-1])) if text.key else None
         other = by_key.get((*text.key[:-1], f"{form[1]}other")) if form and form[2] == "one" else None
         is_same = other is None or has_the_same(KEPT, text.raw, other.raw)
-        found.append(text if other is None or is_same else replace(text, items=other.items, raw=other.raw))
-    return found
+        results.append(text if other is None or is_same else replace(text, items=other.items, raw=other.raw))
+    return results
 
 
 def _missing_forms(texts: Sequence[Text], options: DocumentOptions) -> Iterator[tuple[Text, Key]]:

@@ -51,17 +51,17 @@ def xlsx_job(content: bytes, options: DocumentOptions, *, name: str, max_text: i
 
 def _compared(parts: list[bytes]) -> set[str]:
     """The texts, in small letters, that formulas, filters and tables look for."""
-    found: set[str] = set()
+    texts: set[str] = set()
     for part in parts:
         for match in _FORMULA.finditer(part):
             if b'"' in match[1] or b"&quot;" in match[1]:
                 formula = unescape(match[1].decode(errors="replace")).lower().replace('""', "\0")
                 for text in formula.split('"')[1::2]:
-                    found |= {text.replace("\0", '"'), *map(str.strip, text.split(","))}
+                    texts |= {text.replace("\0", '"'), *map(str.strip, text.split(","))}
         for tag in _NAMING.finditer(part):
             for name in _NAME.findall(tag[1]):
-                found.add(_plain(unescape(name.decode(errors="replace"))).lower())
-    return found - {""}
+                texts.add(_plain(unescape(name.decode(errors="replace"))).lower())
+    return texts - {""}
 
 
 def _plain(text: str) -> str:
@@ -89,16 +89,16 @@ def _cells(document: XMLDocument, compared: set[str]) -> Iterator[Text]:
 
 def _words(token: XMLToken) -> list[Item]:
     """A text in which line ends count, and characters are written as Excel does."""
-    found: list[Item] = []
+    target_items: list[Item] = []
     for item in words_of(token):
         if not isinstance(item, str):
-            found.append(item)
+            target_items.append(item)
             continue
         for number, piece in enumerate(_PIECES.split(item)):
             if number % 2 == 0:
-                found += [piece] if piece else []
+                target_items += [piece] if piece else []
             elif piece == "_x005F_":
-                found.append(Tag("spelling", piece, text="_"))
+                target_items.append(Tag("spelling", piece, text="_"))
             else:
-                found.append(Tag("cut", piece))
-    return found
+                target_items.append(Tag("cut", piece))
+    return target_items
