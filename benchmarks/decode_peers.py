@@ -37,7 +37,7 @@ from heed.backends.choice import prepack
 from heed.decoding.beam import SearchPlan, search
 from heed.decoding.parallel import parallel_search
 from heed.decoding.settings import DecodingSettings
-from heed.decoding.stream import Source
+from heed.decoding.source_queue import Source
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
 from heed.model_folder import ModelCard, ModelConfig, ModelFolder, folder_of, load_model, shared_weights

@@ -25,9 +25,9 @@ from heed.backends.beam_account import Ints
 from heed.backends.cpu import account_ops, training_ops
 from heed.backends.cpu.build import has_int8, has_tiles, kernel, library, raw_addresses
 from heed.backends.cpu.packed import PackedSequences
+from heed.backends.cpu.packed_weights import Pack, bf16_weight, fp32_weight, int8_weight
 from heed.backends.cpu.search_state import CpuSearchState
 from heed.backends.cpu.training import pack_module
-from heed.backends.cpu.weights import Pack, bf16_weight, fp32_weight, int8_weight
 from heed.backends.live_prefixes import NextIds
 from heed.backends.protocol import SearchState
 from heed.backends.reference_search import ReferenceSearchBackend, ReferenceSearchState

@@ -24,14 +24,14 @@ from torch import Tensor
 
 from heed.backends.choice import prepack, search_backend, searchable
 from heed.backends.cpu.build import has_bf16, has_int8, has_tiles, largest_int8_weight, library
-from heed.backends.modules import backend_for
+from heed.backends.dispatch import backend_for
 from heed.backends.protocol import FIRST_CAPACITY, SearchModel
 from heed.backends.reference_search import ReferenceSearchState
 from heed.data.batches.batch import Batch, make_batch
 from heed.data.batches.padded import PaddedBatch, padded
 from heed.decoding.beam import Hypothesis
 from heed.decoding.settings import DecodingSettings
-from heed.decoding.stream import Source
+from heed.decoding.source_queue import Source
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
 from heed.runtime.device import Machine

@@ -6,7 +6,7 @@ import pytest
 import torch
 from tests.conftest import OTHERS, batch_of, random_pairs
 
-from heed.backends.modules import backend_for
+from heed.backends.dispatch import backend_for
 from heed.backends.reference import ReferenceBackend
 from heed.backends.training_protocol import Backend
 from heed.model.architecture import Architecture

@@ -7,8 +7,8 @@ import torch
 from hypothesis import strategies as st
 
 from heed.decoding import beam
-from heed.decoding.pairs import pair_log_probs
-from heed.decoding.stream import Source
+from heed.decoding.given_pairs import pair_log_probs
+from heed.decoding.source_queue import Source
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
 from heed.text.prefix import NO_PREFIX, Spellings

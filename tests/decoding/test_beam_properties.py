@@ -22,7 +22,7 @@ from heed.data.batches.padded import PaddedBatch
 from heed.decoding.beam import FEW_STEPS, MANY_STEPS, Hypothesis, beam_search
 from heed.decoding.scoring import length_penalty
 from heed.decoding.settings import DecodingSettings
-from heed.decoding.stream import Source
+from heed.decoding.source_queue import Source
 from tests.conftest import SPECIAL, n_examples
 from tests.decoding.searches import (
     MODEL,

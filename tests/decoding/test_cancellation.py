@@ -8,7 +8,7 @@ from heed.backends.choice import fastest_precision
 from heed.backends.cpu.search import usable
 from heed.decoding.loading import prepack_models
 from heed.decoding.settings import DecodingSettings, SamplingSettings
-from heed.decoding.stream import Source
+from heed.decoding.source_queue import Source
 from tests.conftest import SPECIAL, n_examples
 from tests.decoding.searches import MODEL, SOURCE, hypotheses_of, search
 

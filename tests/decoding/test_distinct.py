@@ -12,7 +12,7 @@ from heed.decoding.distinct import distinct_search
 from heed.decoding.loading import prepack_models
 from heed.decoding.parallel import parallel_search
 from heed.decoding.settings import DecodingSettings, SamplingSettings
-from heed.decoding.stream import SearchMemory, Source
+from heed.decoding.source_queue import SearchMemory, Source
 from tests.conftest import SPECIAL, n_examples
 from tests.decoding import searches
 from tests.decoding.searches import SHORT, hypotheses_of

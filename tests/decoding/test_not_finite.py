@@ -12,7 +12,7 @@ from heed.backends.cpu.build import has_int8, has_tiles, library
 from heed.data.batches.batch import make_batch
 from heed.decoding.beam import beam_search
 from heed.decoding.settings import DecodingSettings, SamplingSettings
-from heed.decoding.stream import Source
+from heed.decoding.source_queue import Source
 from heed.errors import HeedError
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer

@@ -15,7 +15,7 @@ from heed.decoding.beam import SearchPlan
 from heed.decoding.distinct import distinct_search
 from heed.decoding.loading import prepack_models
 from heed.decoding.settings import DecodingSettings, SamplingSettings
-from heed.decoding.stream import Source
+from heed.decoding.source_queue import Source
 from heed.errors import HeedError
 from tests.conftest import SPECIAL, n_examples
 from tests.decoding.searches import MODEL, SHORT, search, sharp_model

@@ -11,7 +11,7 @@ from heed.backends.cpu.build import has_int8, library
 from heed.data.batches.batch import make_batch
 from heed.decoding.scoring import length_penalty
 from heed.decoding.settings import DecodingSettings, SamplingSettings
-from heed.decoding.stream import Source
+from heed.decoding.source_queue import Source
 from heed.decoding.translator import Translator
 from heed.errors import HeedError
 from heed.text.numbers import english, german

@@ -5,7 +5,7 @@ import pytest
 from heed.decoding.beam import beam_search
 from heed.decoding.scoring import length_penalty
 from heed.decoding.settings import DecodingSettings, SamplingSettings
-from heed.decoding.stream import Source, maximum_length
+from heed.decoding.source_queue import Source, maximum_length
 from heed.errors import HeedError
 from tests.conftest import SPECIAL
 from tests.decoding.searches import MODEL, hypotheses_of, search, sharp_model

@@ -9,7 +9,7 @@ from heed.data.batches.batch import make_batch
 from heed.data.batches.padded import PaddedBatch
 from heed.decoding.beam import beam_search
 from heed.decoding.settings import DecodingSettings, SamplingSettings
-from heed.decoding.stream import Source
+from heed.decoding.source_queue import Source
 from heed.text.prefix import Prefix
 from heed.text.tokenizer import SpecialIds
 from tests.conftest import SPECIAL, n_examples

@@ -22,7 +22,7 @@ import heed
 from heed.backends.cpu.build import has_int8, has_tiles, library
 from heed.data.batches.batch import make_batch
 from heed.decoding.settings import DecodingSettings, SamplingSettings
-from heed.decoding.stream import Source
+from heed.decoding.source_queue import Source
 from heed.decoding.translation import Translation
 from heed.decoding.translator import Translator
 from heed.errors import HeedError

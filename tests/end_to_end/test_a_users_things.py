@@ -12,8 +12,8 @@ from heed.apps.paper.index import write_all
 from heed.apps.paper.result_page import Page, check_pages
 from heed.errors import HeedError
 from heed.runs.average import average_run
-from heed.runs.folder import open_run_folder
 from heed.runs.recipe import read_recipe
+from heed.runs.run_folder import open_run_folder
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from tests.end_to_end.test_command_line import assert_one_clear_line, write_corp
 from torch import Tensor
 
 import heed as package
-from heed.backends.modules import backend_for
+from heed.backends.dispatch import backend_for
 from heed.backends.reference import ReferenceBackend
 from heed.errors import HeedError
 from heed.model.transformer import Transformer

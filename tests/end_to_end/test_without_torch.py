@@ -152,7 +152,7 @@ def test_a_search_loads_no_package_that_it_does_not_use(tmp_path):
     loaded = done.stderr.splitlines()[-1].split()
     assert "heed.backends.cpu.search" in loaded
     assert not [name for name in loaded if name.partition(".")[0] in SLOW_PACKAGES]
-    assert not [name for name in loaded if name in ("heed.model.transformer", "heed.backends.modules")]
+    assert not [name for name in loaded if name in ("heed.model.transformer", "heed.backends.dispatch")]
 
 
 @pytest.mark.slow

@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 import torch
 
+from heed.backends.dispatch import search_backend_for
 from heed.backends.gpu.beams import FP32_COLUMNS
 from heed.backends.gpu.capture import RECORDING
 from heed.backends.gpu.graphs import StepGraphs
 from heed.backends.gpu.search import GpuSearchBackend, GpuSearchState, _half_of_free_memory
 from heed.backends.gpu.slots import Slots
-from heed.backends.modules import search_backend_for
 from heed.backends.reference_search import ReferenceSearchBackend
 from heed.decoding.beam import Hypothesis
 from heed.decoding.settings import DecodingSettings, SamplingSettings
-from heed.decoding.stream import Source, _free_bytes
+from heed.decoding.source_queue import Source, _free_bytes
 from heed.errors import HeedError
 from heed.model.transformer import Transformer
 from heed.text.prefix import Prefix

@@ -16,8 +16,8 @@ from heed.apps.exchange.unmerged_weights import check_covered
 from heed.backends.choice import prepack
 from heed.backends.cpu import search, training
 from heed.backends.cpu.build import has_int8, library
+from heed.backends.dispatch import backend_for
 from heed.backends.gpu import training as gpu_training
-from heed.backends.modules import backend_for
 from heed.backends.reference import ReferenceBackend
 from heed.data.batches.batch import make_batch
 from heed.data.batches.padded import PaddedBatch

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from heed.decoding.beam import Hypothesis
 from heed.decoding.loading import prepack_models
 from heed.decoding.settings import DecodingSettings
-from heed.decoding.stream import Source, maximum_length
+from heed.decoding.source_queue import Source, maximum_length
 from heed.errors import HeedError
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer

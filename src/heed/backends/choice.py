@@ -20,7 +20,7 @@ def search_backend(model: SearchModel) -> SearchBackend:
     """The backend of a model that is ready to search with."""
     if isinstance(model, PackedModel):
         return CpuSearchBackend()
-    from heed.backends.modules import search_backend_for
+    from heed.backends.dispatch import search_backend_for
 
     return search_backend_for(_module(model))
 
@@ -32,18 +32,18 @@ def prepack(model: SearchModel, precision: DecodingPrecision, *, copy: bool = Tr
     """
     if isinstance(model, PackedModel):
         return model
-    from heed.backends import modules
+    from heed.backends import dispatch
 
-    return modules.prepack(_module(model), precision, copy=copy)
+    return dispatch.prepack(_module(model), precision, copy=copy)
 
 
 def searchable(model: SearchModel) -> SearchModel:
     """A model as a search takes it: a module that the kernels cover packed in fp32, all others as they are."""
     if isinstance(model, PackedModel):
         return model
-    from heed.backends import modules
+    from heed.backends import dispatch
 
-    return modules.searchable(_module(model))
+    return dispatch.searchable(_module(model))
 
 
 def packs(arch: Architecture, device_name: str) -> bool:
@@ -87,9 +87,9 @@ def fastest_precision(model: SearchModel | Architecture, device_name: str) -> tu
         return CpuSearchBackend().fastest_precision(device_name)
     if isinstance(model, PackedModel):
         return model.precision, "as it was packed"
-    from heed.backends import modules
+    from heed.backends import dispatch
 
-    return modules.fastest_precision(_module(model))
+    return dispatch.fastest_precision(_module(model))
 
 
 def pickled_by_value(models: list[SearchModel]) -> Any:

@@ -16,7 +16,7 @@ from heed.backends.protocol import Logits, NotFiniteError, SearchModel, SearchOp
 from heed.data.batches.batch import end_to_end
 from heed.decoding.scoring import length_penalties
 from heed.decoding.settings import DecodingSettings, SamplingSettings, check_n_best
-from heed.decoding.stream import SearchMemory, Source, SourceQueue, maximum_length
+from heed.decoding.source_queue import SearchMemory, Source, SourceQueue, maximum_length
 from heed.decoding.token_choice import Choice, Constraint, LiveSentences, make_choice
 from heed.errors import HeedError
 from heed.text.tokenizer import SpecialIds

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from heed.backends.choice import searchable
 from heed.decoding.beam import Hypothesis, SearchPlan, search
 from heed.decoding.settings import MAX_BEAM_SIZE
-from heed.decoding.stream import SearchMemory, Source, maximum_length
+from heed.decoding.source_queue import SearchMemory, Source, maximum_length
 
 # Of the demo's model, a third of the lists of 4 hypotheses hold a text twice, and none of 8 spells fewer than 4 texts;
 # with early stopping 1 in 100 does. The eight cost a third more time than the four, and leave the first as it is.

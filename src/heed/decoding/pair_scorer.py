@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from heed.backends.protocol import SearchModel
 from heed.decoding.direction import Direction
+from heed.decoding.given_pairs import attended_places, pair_log_probs
 from heed.decoding.loading import PickledByValue, load_models
-from heed.decoding.pairs import attended_places, pair_log_probs
 from heed.errors import HeedError, check_texts, refuse_text
 from heed.text.alignment import Link
 from heed.text.line_rules import is_blank

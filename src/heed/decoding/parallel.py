@@ -16,7 +16,7 @@ from heed.backends.choice import search_backend, searchable
 from heed.backends.protocol import SearchBackend
 from heed.decoding.beam import Hypothesis, SearchPlan
 from heed.decoding.distinct import distinct_search
-from heed.decoding.stream import MAX_SENTENCES, Source
+from heed.decoding.source_queue import MAX_SENTENCES, Source
 
 Result = tuple[int, list[Hypothesis]]
 Run = Callable[[SearchPlan, Iterable[Source | None]], Iterator[Result | None]]

@@ -27,7 +27,7 @@ from heed.decoding.pair_scorer import PairScorer
 from heed.decoding.parallel import parallel_search
 from heed.decoding.prefixes import LinePrefixes
 from heed.decoding.settings import DecodingOptions, DecodingSettings, SamplingSettings, check_n_best, limits_to_raise
-from heed.decoding.stream import Source, longest_source, search_in_order
+from heed.decoding.source_queue import Source, longest_source, search_in_order
 from heed.decoding.translation import Translation, without_blank
 from heed.errors import HeedError, check_texts, check_type, refuse_text
 from heed.evaluation.utility import Utility, check_utility, mean_utilities

@@ -28,7 +28,7 @@ from heed.decoding.loading import (
 )
 from heed.decoding.option_rules import PARSER_RULES
 from heed.decoding.settings import DecodingOptions, DecodingSettings
-from heed.decoding.stream import Source, search_in_order
+from heed.decoding.source_queue import Source, search_in_order
 from heed.errors import HeedError
 from heed.model.architecture import Architecture
 from heed.model_folder import ModelFolder

@@ -15,8 +15,8 @@ from heed.model.cost import training_flops
 from heed.model.networks import network_of
 from heed.model.transformer import Transformer
 from heed.model_folder import MODEL_FILES, ModelCard, load_model, load_weights, read_config, save_model
-from heed.runs.folder import check_output_folder
 from heed.runs.recipe import RUN_CONFIG, read_recipe, run_meant
+from heed.runs.run_folder import check_output_folder
 from heed.runs.tasks.evaluation import Evaluation, score_table
 from heed.runs.tasks.task import Task
 from heed.runtime.files import UNFINISHED

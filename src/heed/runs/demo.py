@@ -13,8 +13,8 @@ from heed.data.reading.text_files import TextFiles
 from heed.decoding.translator import Translator
 from heed.evaluation.bleu import exact_matches
 from heed.runs.context import RunContext
-from heed.runs.folder import open_run_folder
 from heed.runs.recipe import Recipe, read_preset
+from heed.runs.run_folder import open_run_folder
 from heed.runs.train import train_files
 from heed.runtime.device import choose_machine
 from heed.runtime.files import whole_file

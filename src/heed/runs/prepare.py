@@ -6,8 +6,8 @@ from heed.data.corpora.download import Corpora
 from heed.data.preparation.job import Preparation
 from heed.errors import HeedError
 from heed.leases.workforce import Workforce
-from heed.runs.folder import open_run_folder, recipe_of_run
 from heed.runs.recipe import Recipe
+from heed.runs.run_folder import open_run_folder, recipe_of_run
 from heed.runs.tasks.translation_task import TranslationTask
 from heed.runtime.locks import locked
 from heed.text.tokenizer_kinds import AnyTokenizer, load_tokenizer

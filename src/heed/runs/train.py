@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from heed.backends.choice import kernels_state
-from heed.backends.modules import backend_for
+from heed.backends.dispatch import backend_for
 from heed.data.batches.batch import Rows
 from heed.data.batches.mixed_batches import MixedBatches
 from heed.data.batches.token_batches import PADDED, BatchLimits, Step, TokenBatches
@@ -22,7 +22,7 @@ from heed.data.preparation.tags import shown_codes, tagged_languages
 from heed.data.reading.text_files import TextFiles
 from heed.decoding.scoring import perplexity
 from heed.decoding.settings import DecodingSettings
-from heed.decoding.stream import Source, maximum_length
+from heed.decoding.source_queue import Source, maximum_length
 from heed.errors import HeedError
 from heed.model import networks
 from heed.model.cost import n_parameters
@@ -32,9 +32,9 @@ from heed.model_folder import ModelCard, ModelFolder, load_model, read_config
 from heed.runs.average import KEPT, SUSTAINED, average_best, average_better, average_run, report_if_worse
 from heed.runs.context import RunContext
 from heed.runs.evaluate import evaluate_run
-from heed.runs.folder import check_all_see, open_run_folder, recipe_of_run
 from heed.runs.prepare import lost_tokenizer
 from heed.runs.recipe import Recipe
+from heed.runs.run_folder import check_all_see, open_run_folder, recipe_of_run
 from heed.runs.tasks.evaluation import Evaluation
 from heed.runs.teach import teach
 from heed.runtime.device import Machine, choose_machine, matrix_product_rate, micro_batch_tokens, n_threads

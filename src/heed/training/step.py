@@ -12,7 +12,7 @@ from jaxtyping import Bool
 from numpy.typing import NDArray
 from torch import Tensor
 
-from heed.backends.modules import backend_for
+from heed.backends.dispatch import backend_for
 from heed.backends.training_protocol import PassSettings, TrainingOps, TrainingPasses
 from heed.data.batches.batch import Batch, real_places
 from heed.data.batches.padded import sent

@@ -7,7 +7,7 @@ from statistics import fmean
 import numpy as np
 from numpy.typing import NDArray
 
-from heed.backends.modules import backend_for
+from heed.backends.dispatch import backend_for
 from heed.backends.training_protocol import ROW_MULTIPLE
 from heed.data.batches.batch import Batch
 from heed.data.batches.token_batches import Step, TokenBatches

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from heed.backends.modules import backend_for
+from heed.backends.dispatch import backend_for
 from heed.backends.protocol import NotFiniteError
 from heed.data.batches.batch import Batch
 from heed.data.batches.padded import sent

@@ -11,7 +11,7 @@ from tests.runs.test_mix import PLAIN, SHAPE
 from tests.runs.test_start_from import write_recipe
 
 from heed.config import toml_tables
-from heed.runs.back_translation import mixed_recipe, recipe_text, reverse_recipe
+from heed.runs.back_translation_recipes import mixed_recipe, recipe_text, reverse_recipe
 from heed.runs.recipe import read_recipe, recipe_of_text
 from heed.runs.recipes import recipe_names
 from heed.runtime.manifest import seal

@@ -12,7 +12,7 @@ from tests.text.test_sentencepiece import GERMAN
 from heed.apps.exchange.marian import SETTINGS
 from heed.decoding.beam import Hypothesis, beam_search
 from heed.decoding.settings import DecodingSettings
-from heed.decoding.stream import Source, maximum_length
+from heed.decoding.source_queue import Source, maximum_length
 from heed.errors import HeedError
 from heed.model_folder import ModelFolder, load_model
 from heed.text.sentencepiece import marian_tokenizer

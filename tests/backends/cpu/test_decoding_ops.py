@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.conftest import n_examples
 from tests.decoding.searches import VOCAB_SIZE, sharp_model
 
-from heed.backends.cpu import account_ops, decoding_ops, weights
+from heed.backends.cpu import account_ops, decoding_ops, packed_weights
 from heed.backends.cpu.build import has_bf16, has_int8, largest_int8_weight, library
 from heed.backends.live_prefixes import NextIds
 from heed.backends.reference_search import ReferenceSearchBackend
@@ -28,12 +28,14 @@ KINDS = ["fp32", pytest.param("bf16", marks=needs_bf16), pytest.param("int8", ma
 
 
 def packed_weight(kind, weight, bias, **options):
-    pack = {"fp32": weights.fp32_weight, "bf16": weights.bf16_weight, "int8": weights.int8_weight}[kind]
+    pack = {"fp32": packed_weights.fp32_weight, "bf16": packed_weights.bf16_weight, "int8": packed_weights.int8_weight}[
+        kind
+    ]
     return pack(weight.numpy(), None if bias is None else bias.numpy(), **options)
 
 
 def product(x, weight, *, relu=False):
-    return torch.from_numpy(weights.product(x.contiguous().numpy(), weight, relu=relu))
+    return torch.from_numpy(packed_weights.product(x.contiguous().numpy(), weight, relu=relu))
 
 
 pytestmark = pytest.mark.skipif(library() is None, reason="no C++ compiler: Heed's kernels are not at hand")
@@ -267,7 +269,7 @@ from heed.backends.cpu.training_ops import loss_
 from heed.decoding.loading import prepack_models
 from heed.runtime.device import native_kernels
 from heed.decoding.settings import DecodingSettings
-from heed.decoding.stream import Source
+from heed.decoding.source_queue import Source
 
 def limit(more):
     pages = int(Path("/proc/self/statm").read_text().split()[0])

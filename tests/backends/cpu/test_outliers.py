@@ -10,7 +10,7 @@ from tests.decoding.searches import search
 from heed.backends.choice import prepack
 from heed.backends.cpu.build import has_int8, largest_int8_weight
 from heed.decoding.settings import DecodingSettings
-from heed.decoding.stream import Source
+from heed.decoding.source_queue import Source
 from heed.model_folder import load_model
 from heed.text.numbers import english, number_splits
 from heed.text.tokenizer import SpecialIds
@@ -52,7 +52,7 @@ def test_wide_weights_do_not_cost_the_others_their_bits(largest, monkeypatch):
     """Without moving them, no translation would be that of fp32 where weights are 256 times as wide."""
     if largest > largest_int8_weight():
         pytest.skip("the processor's instructions want 7 bits")
-    monkeypatch.setattr("heed.backends.cpu.weights.largest_int8_weight", lambda: largest)
+    monkeypatch.setattr("heed.backends.cpu.packed_weights.largest_int8_weight", lambda: largest)
     loaded = load_model(FOLDER)
     sources = loaded.tokenizer.encode_lines(LINES)
     expected = found_by(loaded.model, sources, "fp32")

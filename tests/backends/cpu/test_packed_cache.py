@@ -15,8 +15,8 @@ from tests.conftest import SPECIAL
 from heed.backends.choice import packed
 from heed.backends.cpu import packed_cache, packed_model
 from heed.backends.cpu.build import has_int8, largest_int8_weight, library
+from heed.backends.cpu.packed_weights import AT_A_TIME
 from heed.backends.cpu.training import pack_module
-from heed.backends.cpu.weights import AT_A_TIME
 from heed.decoding.beam import beam_search
 from heed.decoding.loading import no_report, ready_models
 from heed.decoding.settings import DecodingSettings

@@ -4,7 +4,7 @@ from math import inf
 
 import pytest
 
-from heed.backends import modules
+from heed.backends import dispatch
 from heed.backends.cpu import preference
 from heed.backends.cpu.build import library
 from heed.backends.cpu.packed_model import PackedModel
@@ -40,9 +40,9 @@ def test_the_shape_and_the_set_decide_unless_the_kernels_are_forced(from_width_6
 
 @pytest.mark.skipif(library() is None, reason="no C++ compiler: Heed's kernels are not at hand")
 def test_a_model_for_which_the_kernels_do_not_win_runs_on_the_plain_network(from_width_64, small_model, monkeypatch):
-    assert isinstance(modules.backend_for(small_model), ReferenceBackend)  # of width 32
-    assert modules.searchable(small_model) is small_model
+    assert isinstance(dispatch.backend_for(small_model), ReferenceBackend)  # of width 32
+    assert dispatch.searchable(small_model) is small_model
     assert why_not(small_model.arch) == f"PyTorch's operations are faster with {chosen_set().title}"
     monkeypatch.setitem(preference.PREFERENCES, chosen_set().name, Preference(32.0, inf, "made"))
-    assert isinstance(modules.searchable(small_model), PackedModel)
-    assert isinstance(modules.backend_for(small_model.train()), ReferenceBackend)
+    assert isinstance(dispatch.searchable(small_model), PackedModel)
+    assert isinstance(dispatch.backend_for(small_model.train()), ReferenceBackend)

@@ -35,7 +35,7 @@ from heed.backends.protocol import NotFiniteError, say_once
 from heed.backends.reference_search import ReferenceSearchBackend, ReferenceSearchState
 from heed.decoding.beam import Hypothesis
 from heed.decoding.settings import DecodingSettings
-from heed.decoding.stream import Source
+from heed.decoding.source_queue import Source
 from heed.decoding.translator import Translator
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
@@ -51,7 +51,7 @@ def use(monkeypatch) -> Use:
 
     def choose(backend: ReferenceSearchBackend) -> None:
         monkeypatch.setattr("heed.backends.cpu.search.usable", lambda: False)
-        monkeypatch.setattr("heed.backends.modules.search_backend_for", lambda model: backend)
+        monkeypatch.setattr("heed.backends.dispatch.search_backend_for", lambda model: backend)
 
     return choose
 
@@ -103,7 +103,7 @@ def test_streams_with_prefixes_and_gaps_have_the_hypotheses_of_the_plain_search(
         stream = arriving(sources, [is_late for *_, is_late in drawn])
         with pytest.MonkeyPatch.context() as patch, torch.inference_mode():
             patch.setattr("heed.backends.cpu.search.usable", lambda: False)
-            patch.setattr("heed.backends.modules.search_backend_for", lambda model: backend)
+            patch.setattr("heed.backends.dispatch.search_backend_for", lambda model: backend)
             results = search(
                 [SMALL], stream, SPECIAL, DecodingSettings(**options), n_best=n_best, n_sentences=n_sentences
             )

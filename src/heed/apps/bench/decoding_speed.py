@@ -14,7 +14,7 @@ from heed.config import validated
 from heed.decoding.beam import SearchPlan, search
 from heed.decoding.loading import choose_precision, no_report, prepack_models
 from heed.decoding.settings import DecodingSettings
-from heed.decoding.stream import SearchMemory, Source, max_live_tokens
+from heed.decoding.source_queue import SearchMemory, Source, max_live_tokens
 from heed.errors import HeedError
 from heed.model.transformer import Transformer
 from heed.runs.recipe import read_preset

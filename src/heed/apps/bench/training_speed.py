@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from heed.apps.bench.inputs import MAX_LENGTH, SPECIAL, random_corpus, shape_of
-from heed.backends.modules import backend_for
+from heed.backends.dispatch import backend_for
 from heed.backends.training_protocol import Backend, TrainingOps
 from heed.config import validated
 from heed.data.batches.token_batches import BatchLimits, TokenBatches

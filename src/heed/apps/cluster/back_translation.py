@@ -18,7 +18,7 @@ from heed.data.reading.json_lines import value_of
 from heed.data.reading.pairs import Pair, read_pairs, write_pairs
 from heed.errors import HeedError
 from heed.model_folder import read_config
-from heed.runs.back_translation import check_recipe, mixed_recipe, recipe_text, reverse_recipe
+from heed.runs.back_translation_recipes import check_recipe, mixed_recipe, recipe_text, reverse_recipe
 from heed.runs.recipe import Recipe, recipe_of_text
 from heed.runs.tasks.task import task_of
 from heed.runs.teach import is_complete

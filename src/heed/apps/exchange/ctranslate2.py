@@ -13,10 +13,10 @@ from heed.apps.exchange.tokenizers import piece_names, tokenizer_json
 from heed.apps.exchange.unmerged_weights import IN_ALL_FORMATS, check_covered, missing_part, with_symbols_barred
 from heed.apps.exchange.verify import ranking_note, sample_ids
 from heed.config import validated
+from heed.decoding.given_pairs import pair_log_probs
 from heed.decoding.loading import no_report, ready_models
-from heed.decoding.pairs import pair_log_probs
 from heed.decoding.settings import DecodingSettings
-from heed.decoding.stream import Source, longest_source, maximum_length
+from heed.decoding.source_queue import Source, longest_source, maximum_length
 from heed.errors import HeedError
 from heed.model.architecture import Architecture
 from heed.model.coverage import Coverage

@@ -35,7 +35,7 @@ from heed.config import SHOWN, cut, reason, shown, validated
 from heed.decoding.beam import beam_search
 from heed.decoding.loading import no_report, ready_models
 from heed.decoding.settings import DecodingSettings
-from heed.decoding.stream import Source, maximum_length
+from heed.decoding.source_queue import Source, maximum_length
 from heed.errors import HeedError
 from heed.model.architecture import Architecture
 from heed.model.coverage import Coverage

@@ -18,8 +18,8 @@ from heed.errors import HeedError
 from heed.model.architecture import Architecture
 from heed.model.cost import n_parameters
 from heed.model_folder import read_config
-from heed.runs.folder import open_run_folder
 from heed.runs.recipe import Recipe, read_preset, read_recipe
+from heed.runs.run_folder import open_run_folder
 from heed.runs.tasks.task import task_of
 from heed.runs.train import train_recipe
 from heed.runtime.files import whole_file

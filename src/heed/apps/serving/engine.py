@@ -28,7 +28,7 @@ from heed.apps.serving.search_thread import SearchThread, error_reason
 from heed.backends.choice import search_backend
 from heed.decoding.beam import Hypothesis
 from heed.decoding.parallel import MAX_SEARCHES
-from heed.decoding.stream import PIECE_TOKENS
+from heed.decoding.source_queue import PIECE_TOKENS
 from heed.decoding.translation import Translation
 from heed.decoding.translator import Translator
 from heed.errors import HeedError

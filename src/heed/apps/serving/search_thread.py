@@ -10,7 +10,7 @@ from heed.apps.serving.request_queue import Piece, Request, RequestQueue, Search
 from heed.backends.choice import search_backend
 from heed.decoding.beam import Hypothesis, SearchPlan
 from heed.decoding.distinct import distinct_search
-from heed.decoding.stream import MAX_SENTENCES, Source
+from heed.decoding.source_queue import MAX_SENTENCES, Source
 from heed.decoding.translator import Translator
 from heed.errors import HeedError, is_out_of_memory
 

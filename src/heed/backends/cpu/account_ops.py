@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from heed.backends.beam_account import BeamAccount, Continuations, EndingRules, Floats, Ints
 from heed.backends.cpu.build import addresses, check_range, kernel, raw_addresses
 from heed.backends.cpu.declarations import Structure, array, ffi, structure
-from heed.backends.cpu.weights import Floats32
+from heed.backends.cpu.packed_weights import Floats32
 from heed.backends.live_prefixes import AllowedIds, LivePrefixes, NextIds
 
 

@@ -18,7 +18,7 @@ from heed.backends.cpu.account_ops import account_structures, prefix_structures,
 from heed.backends.cpu.build import Wanted, addresses, check_range, kernel, raw_addresses
 from heed.backends.cpu.declarations import Address, Structure, address, array, constants, ffi, structure
 from heed.backends.cpu.packed_model import Layer, PackedModel, Stack, Table
-from heed.backends.cpu.weights import Floats32, Numbers, PackedWeight
+from heed.backends.cpu.packed_weights import Floats32, Numbers, PackedWeight
 from heed.backends.live_prefixes import LivePrefixes
 from heed.model.architecture import EPSILON
 

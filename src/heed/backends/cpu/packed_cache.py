@@ -16,10 +16,10 @@ from pathlib import Path
 import numpy as np
 
 from heed.backends.cpu import packed_model
-from heed.backends.cpu import weights as weights_module
+from heed.backends.cpu import packed_weights as weights_module
 from heed.backends.cpu.build import largest_int8_weight
 from heed.backends.cpu.packed_model import PackedModel, PackedWeights, Packer, Table
-from heed.backends.cpu.weights import Numbers, PackedWeight
+from heed.backends.cpu.packed_weights import Numbers, PackedWeight
 from heed.errors import HeedError
 from heed.model.architecture import Sharing
 from heed.model.weight_files import DTYPES, WeightFile, write_tensors

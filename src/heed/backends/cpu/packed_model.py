@@ -7,7 +7,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import numpy as np
 
 from heed.backends.cpu.build import has_int8, has_tiles
-from heed.backends.cpu.weights import (
+from heed.backends.cpu.packed_weights import (
     Floats32,
     Numbers,
     PackedWeight,

@@ -10,9 +10,9 @@ from heed.backends.cpu import account_ops
 from heed.backends.cpu.build import has_int8, kernel, library, state
 from heed.backends.cpu.decoding_ops import ACTIVATIONS, DecoderLayers, EncoderLayers, PackedSentences
 from heed.backends.cpu.packed_model import PackedModel
+from heed.backends.cpu.packed_weights import Floats32, product
 from heed.backends.cpu.preference import wins
 from heed.backends.cpu.search_state import CpuSearchState
-from heed.backends.cpu.weights import Floats32, product
 from heed.backends.protocol import NotFiniteError, position_bytes
 from heed.data.batches.batch import Batch
 from heed.model.architecture import Architecture

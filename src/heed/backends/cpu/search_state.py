@@ -8,7 +8,7 @@ from heed.backends.beam_account import BeamAccount, Bools, EndingRules, Ints, St
 from heed.backends.cpu.account_ops import reorder_ancestors
 from heed.backends.cpu.decoding_ops import Beams, DecoderLayers, EncoderLayers, PackedSentences, heads_of
 from heed.backends.cpu.packed_model import PackedModel
-from heed.backends.cpu.weights import Floats32, Numbers, product
+from heed.backends.cpu.packed_weights import Floats32, Numbers, product
 from heed.backends.live_prefixes import LivePrefixes
 from heed.backends.protocol import FIRST_CAPACITY, NotFiniteError
 

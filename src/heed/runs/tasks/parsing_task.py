@@ -15,8 +15,8 @@ from heed.parsing.parser import Parser, ParserCard, longest_sentence
 from heed.parsing.treebank import ParsingSettings, count_trees, gold_trees, read_lexicon, trees_path, write_lines
 from heed.parsing.trees import Tree
 from heed.runs.recipe import Recipe
-from heed.runs.tasks.commands import command, with_input
 from heed.runs.tasks.evaluation import Evaluation
+from heed.runs.tasks.shell_commands import command, with_input
 from heed.text.tokenizer_kinds import AnyTokenizer
 from heed.training.distributed import ALONE, Workers
 

@@ -19,7 +19,7 @@ from heed.data.reading.pairs import FilePair, TrainingText, count_pairs, read_si
 from heed.data.reading.text_files import TextFiles, TextPart
 from heed.decoding.direction import Direction
 from heed.decoding.loading import load_models, no_report, ready_models
-from heed.decoding.stream import longest_source
+from heed.decoding.source_queue import longest_source
 from heed.decoding.translator import Translator
 from heed.errors import HeedError
 from heed.evaluation.bleu import bleu, chrf
@@ -28,8 +28,8 @@ from heed.model.transformer import Transformer
 from heed.model_folder import ModelCard, read_config
 from heed.model_folder.card import EXAMPLES
 from heed.runs.recipe import EvaluationSettings, Recipe
-from heed.runs.tasks.commands import command, with_input
 from heed.runs.tasks.evaluation import LONGEST_PAIR, Evaluation, evaluate_translations
+from heed.runs.tasks.shell_commands import command, with_input
 from heed.text.tokenizer_kinds import AnyTokenizer
 from heed.training.checkpoint import state_names
 from heed.training.distributed import ALONE, Workers

@@ -8,9 +8,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heed.decoding import stream
+from heed.decoding import source_queue
 from heed.decoding.settings import DecodingSettings, SamplingSettings
-from heed.decoding.stream import SearchMemory, Source, SourceQueue, maximum_length, search_in_order
+from heed.decoding.source_queue import SearchMemory, Source, SourceQueue, maximum_length, search_in_order
 from heed.errors import HeedError
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
@@ -94,13 +94,13 @@ def test_what_a_refusal_proposes_fits():
 
 
 def test_usual_searches_keep_their_number_of_sentences_and_large_beams_get_fewer(monkeypatch):
-    monkeypatch.setattr(stream, "free_memory", lambda: 1.6e10)
+    monkeypatch.setattr(source_queue, "free_memory", lambda: 1.6e10)
     with torch.device("meta"):
         base = Transformer(Architecture(), 37_000)
     for beam in (1, 4, 21):
         memory = SearchMemory([base], DecodingSettings(beam_size=beam), None)
         assert memory.max_sentences(64) == 64
-        assert memory.max_tokens() == stream.MAX_LIVE_TOKENS
+        assert memory.max_tokens() == source_queue.MAX_LIVE_TOKENS
     for sampling in (None, SamplingSettings()):
         memory = SearchMemory([base], DecodingSettings(beam_size=1000), sampling)
         assert memory.max_sentences(64) < 4

@@ -8,7 +8,7 @@ import numpy as np
 from heed.backends.choice import search_backend, searchable
 from heed.backends.protocol import SearchModel
 from heed.data.batches.batch import Batch, make_batch
-from heed.decoding.stream import MAX_SENTENCES
+from heed.decoding.source_queue import MAX_SENTENCES
 from heed.runtime.progress import progress
 from heed.text.tokenizer import SpecialIds
 

@@ -11,9 +11,9 @@ from heed.config import read_toml, validated
 from heed.data.corpora.download import Corpora
 from heed.errors import HeedError
 from heed.leases.workforce import Workforce
-from heed.runs.folder import RUN_NAMES, check_output_folder, open_run_folder, recipe_of_run
 from heed.runs.prepare import prepare_run
 from heed.runs.recipe import Recipe, read_recipe
+from heed.runs.run_folder import RUN_NAMES, check_output_folder, open_run_folder, recipe_of_run
 from heed.runtime.locks import Busy
 
 VALUES = {"data": {"src": "en", "tgt": "de", "corpus": "multi30k"}}
@@ -114,7 +114,7 @@ def test_a_run_keeps_the_factor_of_its_learning_rate_unless_the_recipe_sets_one(
 @pytest.mark.slow
 def test_two_processes_never_share_a_run(tmp_path):
     code = (
-        "import sys; from heed.runs.folder import open_run_folder; from heed.runs.recipe import Recipe; "
+        "import sys; from heed.runs.run_folder import open_run_folder; from heed.runs.recipe import Recipe; "
         "from pathlib import Path; "
         f"open_run_folder(Recipe.model_validate({VALUES!r}), Path(sys.argv[1]), report=print).__enter__()"
     )
