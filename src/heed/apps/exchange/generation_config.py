@@ -154,4 +154,4 @@ def says_otherwise(generation: Mapping[str, Any], card: ModelCard, special: Spec
     if generation.get("max_length") == USUAL_MAX_LENGTH:
         ours["max_length"] = USUAL_MAX_LENGTH
     theirs, ours = ({**one, "early_stopping": one.get("early_stopping") is True} for one in (generation, ours))
-    return any(said(theirs) != said(ours) for said in (search_settings, lambda one: other_settings(one, special)))
+    return any(view(theirs) != view(ours) for view in (search_settings, lambda one: other_settings(one, special)))

@@ -158,8 +158,8 @@ def vocabularies(folder: Path, config: Mapping[str, Any], *, n_rows: int) -> Voc
 
 def _list_of(folder: Path, config: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
     """The name of the list of the model's languages. HeedError for a tokenizer that is none of these models'."""
-    if isinstance(found := settings.get("language_codes"), str) and found in LISTS:
-        return found
+    if isinstance(code_list := settings.get("language_codes"), str) and code_list in LISTS:
+        return code_list
     kind = str(settings.get("tokenizer_class") or config.get("tokenizer_class") or "").lower()
     kind = kind.removesuffix("fast").removesuffix("tokenizer")
     if not kind or kind == "pretrained":  # not said
@@ -183,18 +183,18 @@ def _is_small100(folder: Path, config: Mapping[str, Any], settings: Mapping[str,
 
 def _given_ids(folder: Path, settings: Mapping[str, Any]) -> dict[str, int]:
     """The ids that files give to tokens that are cut out of a text."""
-    found: dict[Any, Any] = dict(optional_json(folder / "added_tokens.json"))
+    ids_by_token: dict[Any, Any] = dict(optional_json(folder / "added_tokens.json"))
     listed = settings.get("added_tokens_decoder")
     for i, token in (listed if isinstance(listed, dict) else {}).items():
         if isinstance(token, dict) and str(i).isascii() and str(i).isdigit():
-            found[token.get("content")] = int(i)
+            ids_by_token[token.get("content")] = int(i)
     if (folder / "tokenizer.json").is_file():
         file = read_tokenizer_file(folder / "tokenizer.json")
         added = file.get("added_tokens") if isinstance(file, dict) else None
         for token in added if isinstance(added, list) else []:
             if isinstance(token, dict):
-                found[token.get("content")] = token.get("id")
-    return {token: i for token, i in found.items() if isinstance(token, str) and type(i) is int}
+                ids_by_token[token.get("content")] = token.get("id")
+    return {token: i for token, i in ids_by_token.items() if isinstance(token, str) and type(i) is int}
 
 
 def _model(folder: Path) -> SentencePieceModel:
