@@ -198,7 +198,7 @@ async def translate(request: Request, service: Service, asked: TranslateFields) 
     # Of plain texts, `split_sentences` decides what a line end means.
     markup, faults = asked.markup(), dict[int, HeedError]()
     joins = markup is None and asked.split_sentences == "nonewlines"
-    languages, found = await translate_texts(
+    languages, translations = await translate_texts(
         service,
         [" ".join(text.splitlines()) for text in asked.text] if joins else asked.text,
         source,
@@ -214,7 +214,7 @@ async def translate(request: Request, service: Service, asked: TranslateFields) 
     used = {"model_type_used": asked.model_type.removeprefix("prefer_")} if asked.model_type else {}
     answers = [
         {"detected_source_language": language.upper(), "text": made.text, "billed_characters": len(text)} | used
-        for text, (language, _), made in zip(asked.text, languages, found, strict=True)
+        for text, (language, _), made in zip(asked.text, languages, translations, strict=True)
     ]
     for i, fault in faults.items():
         answers[i] |= {"billed_characters": 0, "message": str(fault)}
@@ -316,9 +316,9 @@ def _open_document(request: Request, service: Service, key: str) -> tuple[Stored
     """What lies under a key. HTTPError unless it is that of the document in the path, which is still there."""
     document = request.path_params["document_id"]
     is_its_key = hmac.compare_digest(document.encode(errors="replace"), _id_of(key).encode())
-    if not is_its_key or (found := service.files.open(key)) is None:
+    if not is_its_key or (result := service.files.open(key)) is None:
         raise HTTPError(404, "no such document, or no more, or another key")
-    return found
+    return result
 
 
 def _entry(code: str) -> dict[str, Any]:

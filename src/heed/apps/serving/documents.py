@@ -121,8 +121,8 @@ async def translate_texts(
         _page(service, page, markup, place, DocumentOptions(language=src, target=tgt, keep=keep, terms=of_page))
         for place, (page, (src, tgt), of_page) in enumerate(zip(texts, pairs, of_pages, strict=True), 1)
     ]
-    found = await translate_documents(service, documents, deadline=deadline, faults=faults)
-    return languages, [TextTranslations(page.decode(), ()) for page, _ in found]
+    pages = await translate_documents(service, documents, deadline=deadline, faults=faults)
+    return languages, [TextTranslations(page.decode(), ()) for page, _ in pages]
 
 
 async def translate_file(service: Service, content: bytes, kind: Format, options: DocumentOptions) -> tuple[bytes, int]:
@@ -140,10 +140,10 @@ async def translate_file(service: Service, content: bytes, kind: Format, options
             source, _ = await _detect_document(service, document, options.target, deadline)
             document = replace(document, options=replace(options, language=source))
         check_pair(service, document.options.language, options.target)
-        [found] = await translate_documents(service, [document], deadline=deadline)
+        [page] = await translate_documents(service, [document], deadline=deadline)
     finally:
         service.file_turns.release()
-    return found
+    return page
 
 
 async def _detect_pages(
@@ -156,17 +156,17 @@ async def _detect_pages(
     faults: dict[int, HeedError] | None,
 ) -> list[tuple[str, float]]:
     """Calls `Service.detect_source` for the words that are shown; an unreadable page is in the target language."""
-    found: list[tuple[str, float]] = []
+    sources: list[tuple[str, float]] = []
     for place, page in enumerate(pages, 1):
         try:
             document = _page(service, page, markup, place, DocumentOptions(language="auto"))
-            found.append(await _detect_document(service, document, target, deadline))
+            sources.append(await _detect_document(service, document, target, deadline))
         except HeedError as error:
             if faults is None or len(faults) + 1 == len(pages):
                 raise
             faults[place - 1] = error
-            found.append((target, 0.0))
-    return found
+            sources.append((target, 0.0))
+    return sources
 
 
 def _page(service: Service, page: str, markup: bytes, place: int, options: DocumentOptions) -> Document:
@@ -190,10 +190,10 @@ async def _answers(
     service: Service, asked: list[list[Sentence]], pairs: Sequence[Pair], deadline: float
 ) -> list[list[Translated]]:
     texts = [[sentence.text for sentence in sentences] for sentences in asked]
-    found: list[list[Translated]] = [[Translated("")] * len(sentences) for sentences in asked]
+    answers: list[list[Translated]] = [[Translated("")] * len(sentences) for sentences in asked]
     async with aclosing(service.translations(texts, pairs, deadline=deadline)) as translations:
         async for i, j, translation in translations:
-            found[i][j] = Translated(translation.text)
+            answers[i][j] = Translated(translation.text)
     for pair in set(pairs) & set(service.engines):
         tagged = [
             (i, j)
@@ -202,12 +202,12 @@ async def _answers(
             for j, sentence in enumerate(sentences)
             if sentence.has_tags
         ]
-        sources, targets = [texts[i][j] for i, j in tagged], [found[i][j].text for i, j in tagged]
+        sources, targets = [texts[i][j] for i, j in tagged], [answers[i][j].text for i, j in tagged]
         async with service.in_time(deadline):
             links = await _alignments(service, pair, sources, targets)
         for (i, j), target, link in zip(tagged, targets, links, strict=True):
-            found[i][j] = Translated(target, link)
-    return found
+            answers[i][j] = Translated(target, link)
+    return answers
 
 
 async def _alignments(

@@ -70,8 +70,8 @@ class AccessPolicy:
         headers = Headers(scope=scope)
         scheme, host = scope["scheme"], headers.get("host") or ":".join(map(str, scope["server"] or ()))
         if self._is_proxy(scope):
-            said = {**_read_forwarded(headers.get("forwarded", "")), **_read_x_forwarded(headers)}
-            scheme, host = said.get("proto", scheme), said.get("host", host)
+            forwarded = {**_read_forwarded(headers.get("forwarded", "")), **_read_x_forwarded(headers)}
+            scheme, host = forwarded.get("proto", scheme), forwarded.get("host", host)
         if not _HOST.fullmatch(host):
             raise HTTPError(400, "Invalid request: the Host header names no host")
         return "https" if scheme.lower() == "https" else "http", host
@@ -80,9 +80,9 @@ class AccessPolicy:
         """The address under which the client finds the server, without a slash at its end."""
         scheme, host = self.scheme_and_host(scope)
         prefix = self.root_path
-        if self._is_proxy(scope) and (said := Headers(scope=scope).get("x-forwarded-prefix")) is not None:
+        if self._is_proxy(scope) and (forwarded_prefix := Headers(scope=scope).get("x-forwarded-prefix")) is not None:
             # Each of several proxies takes its part off the path, the first one the first part.
-            prefix = "".join(_normalize_path(part) for part in said.split(","))
+            prefix = "".join(_normalize_path(part) for part in forwarded_prefix.split(","))
             if not _ROOT_PATH.fullmatch(prefix):
                 raise HTTPError(400, "Invalid request: the X-Forwarded-Prefix header is not a path")
         return f"{scheme}://{host}{prefix}"
@@ -140,8 +140,8 @@ def root_path(text: str) -> str:
 
 def is_loopback(address: str) -> bool:
     """Whether only this machine can reach it."""
-    found = _address(address)
-    return found is not None and any(found in network for network in LOOPBACK)
+    ip_address = _address(address)
+    return ip_address is not None and any(ip_address in network for network in LOOPBACK)
 
 
 @functools.lru_cache(maxsize=1024)  # the same few, in every request
@@ -175,12 +175,12 @@ def _read_forwarded(header: str) -> Mapping[str, str]:
 
 
 def _read_x_forwarded(headers: Headers) -> Mapping[str, str]:
-    found = {}
+    values = {}
     if "x-forwarded-proto" in headers:  # of several proxies, the first one talks to the client
-        found["proto"] = headers["x-forwarded-proto"].partition(",")[0].strip()
+        values["proto"] = headers["x-forwarded-proto"].partition(",")[0].strip()
     if "x-forwarded-host" in headers:  # only the last one is known to be trusted
-        found["host"] = headers["x-forwarded-host"].rpartition(",")[2].strip()
-    return found
+        values["host"] = headers["x-forwarded-host"].rpartition(",")[2].strip()
+    return values
 
 
 def _normalize_path(path: str) -> str:

@@ -210,9 +210,9 @@ class Engine:
             self.queue.count_done(seconds / len(self.searches))
             results = piece.request.results[piece.sentence]
             results[piece.place] = hypotheses
-            found = [result for result in results if result is not None]
-        if len(found) == len(results):
-            self._finish(piece.request, piece.sentence, found)
+            complete = [result for result in results if result is not None]
+        if len(complete) == len(results):
+            self._finish(piece.request, piece.sentence, complete)
 
     def _finish(self, request: Request, i: int, pieces: list[list[Hypothesis]]) -> None:
         """Delivers sentence i, joined from its pieces' hypotheses."""
@@ -231,9 +231,9 @@ class Engine:
 
 def _pieces(sentences: Sequence[str], translators: Sequence[Translator]) -> list[list[list[int]]]:
     """The pieces of each sentence by its translator; sentences of one are encoded together."""
-    found: list[list[list[int]]] = [[] for _ in sentences]
+    pieces_by_sentence: list[list[list[int]]] = [[] for _ in sentences]
     for translator in dict.fromkeys(translators):
         places = [i for i, one in enumerate(translators) if one is translator]
         for i, pieces in zip(places, translator.pieces([sentences[i] for i in places]), strict=True):
-            found[i] = pieces
-    return found
+            pieces_by_sentence[i] = pieces
+    return pieces_by_sentence

@@ -191,18 +191,18 @@ def with_plain_filename(header: bytes) -> bytes:
 
 def _extended_name(text: str) -> str:
     """The name in `filename*`; "" if there is none, or if its bytes are not in its charset."""
-    found = _EXTENDED_NAME.search(text)
+    match = _EXTENDED_NAME.search(text)
     try:
-        return unquote(found[2], encoding=found[1] or "utf-8", errors="strict") if found else ""
+        return unquote(match[2], encoding=match[1] or "utf-8", errors="strict") if match else ""
     except (LookupError, ValueError):
         return ""
 
 
 def _encoded_name(text: str) -> str:
     """The name in a `filename` of encoded words; "" as for `_extended_name`."""
-    found = _ENCODED_WORDS.search(text)
+    match = _ENCODED_WORDS.search(text)
     try:
-        return str(make_header(decode_header(found[1]))) if found else ""
+        return str(make_header(decode_header(match[1]))) if match else ""
     except (LookupError, ValueError, HeaderParseError):
         return ""
 

@@ -34,10 +34,10 @@ class Glossary:
     def n_bytes(self) -> int:
         return len(self.name.encode()) + sum(len(f"{src}{tgt}".encode()) for src, tgt in self.entries.items())
 
-    def facts(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, Any]:
         """What a client learns of it, besides its entries."""
-        facts: dict[str, Any] = {name: value for name, value in asdict(self).items() if name != "entries"}
-        return facts | {"ready": True, "entry_count": len(self.entries)}
+        values: dict[str, Any] = {name: value for name, value in asdict(self).items() if name != "entries"}
+        return values | {"ready": True, "entry_count": len(self.entries)}
 
     def as_tsv(self) -> str:
         return "\n".join(f"{src}\t{tgt}" for src, tgt in self.entries.items())
@@ -57,8 +57,8 @@ class GlossaryStore:
             return
         try:
             if path.exists():
-                found = _FILE.validate_json(path.read_bytes(), strict=True)
-                self._glossaries = {glossary.glossary_id: glossary for glossary in found}
+                glossaries = _FILE.validate_json(path.read_bytes(), strict=True)
+                self._glossaries = {glossary.glossary_id: glossary for glossary in glossaries}
         except OSError as error:
             raise HeedError(f"{path}: cannot be read ({error.strerror}).") from None
         except ValidationError:
@@ -72,9 +72,9 @@ class GlossaryStore:
 
     def find(self, glossary_id: str) -> Glossary:
         """HTTPError, 404, if there is none."""
-        if (found := self._glossaries.get(glossary_id)) is None:
+        if (glossary := self._glossaries.get(glossary_id)) is None:
             raise HTTPError(404, "no such glossary, or no more")
-        return found
+        return glossary
 
     def terms(self, glossary_id: str, source: str, target: str) -> dict[str, str] | None:
         """A glossary's entries, None for the id "". HTTPError if there is none, or it is for other languages."""

@@ -36,7 +36,7 @@ ONE_PATH = GLOSSARIES_PATH + "/{glossary_id}"
 
 @endpoint("GET", GLOSSARIES_PATH, "DeepL: the glossaries.", answer=record(glossaries=list_of(GLOSSARY)), errors=READ)
 async def glossaries(request: Request, service: Service, _: None) -> Response:
-    return JSONResponse({"glossaries": [glossary.facts() for glossary in service.glossaries]})
+    return JSONResponse({"glossaries": [glossary.as_json() for glossary in service.glossaries]})
 
 
 @endpoint(
@@ -48,12 +48,12 @@ async def create(request: Request, service: Service, asked: GlossaryFields) -> R
         raise HTTPError(400, f"Value for 'source_lang' not supported in a glossary: {asked.source_lang[:20]}")
     entries = read_terms(asked.entries, asked.entries_format)
     made = await service.glossaries.add(asked.name, source, target, entries)
-    return JSONResponse(made.facts(), 201)
+    return JSONResponse(made.as_json(), 201)
 
 
 @endpoint("GET", ONE_PATH, "DeepL: a glossary.", in_path=GlossaryPath, answer=GLOSSARY, errors=(*READ, 404))
 async def glossary(request: Request, service: Service, _: None) -> Response:
-    return JSONResponse(service.glossaries.find(request.path_params["glossary_id"]).facts())
+    return JSONResponse(service.glossaries.find(request.path_params["glossary_id"]).as_json())
 
 
 @endpoint(
@@ -65,8 +65,8 @@ async def glossary(request: Request, service: Service, _: None) -> Response:
     errors=(*READ, 404),
 )
 async def entries(request: Request, service: Service, _: None) -> Response:
-    found = service.glossaries.find(request.path_params["glossary_id"])
-    return PlainTextResponse(found.as_tsv(), media_type="text/tab-separated-values")
+    glossary = service.glossaries.find(request.path_params["glossary_id"])
+    return PlainTextResponse(glossary.as_tsv(), media_type="text/tab-separated-values")
 
 
 @endpoint("DELETE", ONE_PATH, "DeepL: delete a glossary.", in_path=GlossaryPath, status=204, errors=(*READ, 404))

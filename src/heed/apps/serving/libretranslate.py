@@ -73,7 +73,7 @@ class DownloadPath(BaseModel):
 async def translate(request: Request, service: Service, asked: TranslateFields) -> Response:
     check_size(service, asked.q)
     source, target = known_languages(service, asked.source, asked.target)
-    languages, found = await translate_texts(
+    languages, translations = await translate_texts(
         service,
         asked.q,
         source,
@@ -84,11 +84,11 @@ async def translate(request: Request, service: Service, asked: TranslateFields) 
     )
 
     # Answers have a list where the question had one.
-    answer: dict[str, Any] = {"translatedText": [translated.text for translated in found]}
+    answer: dict[str, Any] = {"translatedText": [translated.text for translated in translations]}
     if source == "auto":
         answer["detectedLanguage"] = [_detection(*one) for one in languages]
     if asked.alternatives:
-        answer["alternatives"] = [list(translated.alternatives) for translated in found]
+        answer["alternatives"] = [list(translated.alternatives) for translated in translations]
     sent = request.state.fields
     if not isinstance(sent.get("q", sent.get("text")), list):
         answer = {name: values[0] for name, values in answer.items()}
@@ -182,9 +182,9 @@ async def upload(request: Request, service: Service, asked: UploadFields) -> Res
     is_open=True,
 )
 async def download(request: Request, service: Service, _: None) -> Response:
-    if (found := service.files.open(request.path_params["name"])) is None:
+    if (result := service.files.open(request.path_params["name"])) is None:
         raise HTTPError(404, "no such file, or no more")
-    return send_file(*found)
+    return send_file(*result)
 
 
 ENDPOINTS = (translate, detect, languages, settings, suggest, upload, download)

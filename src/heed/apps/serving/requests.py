@@ -123,8 +123,8 @@ def _check_is_no_json(body: bytes, kind: str) -> None:
     except BAD_BODY:
         return
     if isinstance(content, dict):
-        said = f"Content-Type is {kind[:50]}" if kind else "Content-Type is missing"
-        raise HTTPError(415, f"the body is JSON, but its {said}: send the header Content-Type: application/json")
+        fault = f"Content-Type is {kind[:50]}" if kind else "Content-Type is missing"
+        raise HTTPError(415, f"the body is JSON, but its {fault}: send the header Content-Type: application/json")
 
 
 async def _parameters_with_file(request: Request) -> dict[str, Any]:
@@ -200,15 +200,15 @@ def _group_by_name(pairs: list[tuple[str, str]]) -> dict[str, Any]:
             name = of_list[1]
             lists.add(name)
         values.setdefault(name, []).append(value)
-    return {name: found[0] if len(found) == 1 and name not in lists else found for name, found in values.items()}
+    return {name: texts[0] if len(texts) == 1 and name not in lists else texts for name, texts in values.items()}
 
 
 def check_size(service: Service, texts: list[str]) -> None:
     """HTTPError if the texts are too many or too long together."""
     n_chars, limits = sum(map(len, texts)), service.limits
-    for found, most in ((len(texts), limits.max_texts), (n_chars, limits.max_chars)):
-        if found > most:
-            raise HTTPError(400, f"Invalid request: request ({found}) exceeds text limit ({most})")
+    for n, most in ((len(texts), limits.max_texts), (n_chars, limits.max_chars)):
+        if n > most:
+            raise HTTPError(400, f"Invalid request: request ({n}) exceeds text limit ({most})")
 
 
 def check_bytes(service: Service, texts: list[str]) -> None:

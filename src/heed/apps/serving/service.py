@@ -272,8 +272,8 @@ class Service:
         it is the target if that is more probable than all that the server translates into it, else the first of these.
         """
         ranked = await self.detect(text)
-        source = next((found for found in ranked if (found[0], target) in self.engines), ranked[0])
-        of_target = next((found for found in ranked if found[0] == target), source)
+        source = next((direction for direction in ranked if (direction[0], target) in self.engines), ranked[0])
+        of_target = next((direction for direction in ranked if direction[0] == target), source)
         return ranked[0] if ranked[0][1] >= 0.5 else of_target if of_target[1] > source[1] else source
 
     def deadline(self) -> float:
@@ -289,11 +289,11 @@ class Service:
         self, drafts: Sequence[TextDraft], pairs: Sequence[tuple[str, str]], *, n_best: int
     ) -> list[Translated]:
         """Translates each text from and into its languages. Errors as for `Engine.translate`."""
-        found: list[list[Answer | None]] = [[None] * len(draft.questions) for draft in drafts]
+        of_drafts: list[list[Answer | None]] = [[None] * len(draft.questions) for draft in drafts]
         async with aclosing(self.answers(drafts, pairs, n_best=n_best)) as results:
             async for text, place, answer in results:
-                found[text][place] = answer
-        return [_join(draft, answers, n_best) for draft, answers in zip(drafts, found, strict=True)]
+                of_drafts[text][place] = answer
+        return [_join(draft, answers, n_best) for draft, answers in zip(drafts, of_drafts, strict=True)]
 
     async def drafts(
         self,
@@ -399,8 +399,8 @@ class Service:
                         i, j = places[number]
                         if is_again:
                             source = replace(translation, text=translation.source, alternatives=())
-                            found = without_blank(translation) or source
-                            yield i, j, replace(found, alternatives=found.alternatives[:n_best], is_best=False)
+                            text = without_blank(translation) or source
+                            yield i, j, replace(text, alternatives=text.alternatives[:n_best], is_best=False)
                             continue
                         self.n_characters += len(translation.source)
                         if is_blank(translation.text) and not is_blank(translation.source):
@@ -412,12 +412,12 @@ class Service:
 
 
 def _join(draft: TextDraft, answers: Sequence[Answer | None], n_best: int) -> Translated:
-    found = [answer for answer in answers if answer is not None]
-    best = draft.text({question: answer.items[0] for question, answer in zip(draft.questions, found, strict=True)})
+    present = [answer for answer in answers if answer is not None]
+    best = draft.text({question: answer.items[0] for question, answer in zip(draft.questions, present, strict=True)})
     others: list[str] = []
-    for rank in range(1, min(n_best, max((len(answer.items) for answer in found), default=0))):
+    for rank in range(1, min(n_best, max((len(answer.items) for answer in present), default=0))):
         # A sentence that has fewer keeps its last.
-        ranked = [answer.items[min(rank, len(answer.items) - 1)] for answer in found]
+        ranked = [answer.items[min(rank, len(answer.items) - 1)] for answer in present]
         text = draft.text(dict(zip(draft.questions, ranked, strict=True)))
         others += [text] if text not in (best, *others) else []
     return Translated(best, tuple(others))

@@ -100,12 +100,12 @@ def _operation(operation: Operation, method: str) -> dict[str, Any]:
 
 def schema_of(model: type[BaseModel]) -> Schema:
     """The schema of a model without nested ones, as OpenAPI 3.0 has it: pydantic's without titles and null defaults."""
-    found = model.model_json_schema()
+    whole_schema = model.model_json_schema()
     properties = {
         name: {key: value for key, value in one.items() if key not in ("title", "default")}
-        for name, one in found["properties"].items()
+        for name, one in whole_schema["properties"].items()
     }
-    return record(**properties) | ({"required": found["required"]} if "required" in found else {})
+    return record(**properties) | ({"required": whole_schema["required"]} if "required" in whole_schema else {})
 
 
 def _parameters(model: type[BaseModel], place: str) -> list[dict[str, Any]]:

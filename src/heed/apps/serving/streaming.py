@@ -143,8 +143,8 @@ async def attention(request: Request, service: Service, asked: AttentionFields) 
     # Without a translation to look at, it is the model's own.
     if translation is None:
         async with aclosing(service.translations([[source]], [pair], deadline=deadline)) as results:
-            _, _, found = await anext(results)
-            translation = found.text
+            _, _, own_translation = await anext(results)
+            translation = own_translation.text
 
     # Either may be long, so both count, and so do the weights, which grow with the product of the lengths.
     check_size(service, [source, translation])
@@ -187,7 +187,7 @@ async def _lines(
         try:
             async for text, sentence, answer in results:
                 started = True
-                found, draft = answer.translation, drafts[text]
+                translation, draft = answer.translation, drafts[text]
                 best, *others = map(write_text, answer.items)
                 start, source = draft.sources[sentence]
                 record = {
@@ -197,10 +197,10 @@ async def _lines(
                     "language": pairs[text][0],
                     "source": source,
                     "translation": best,
-                    "score": found.score,
-                    "ended": found.ended,
-                    "pieces": found.n_pieces,
-                    "best": found.is_best,
+                    "score": translation.score,
+                    "ended": translation.ended,
+                    "pieces": translation.n_pieces,
+                    "best": translation.is_best,
                 }
                 if n_best > 1:
                     record["alternatives"] = list(dict.fromkeys(other for other in others if other != best))
@@ -236,8 +236,8 @@ async def _parts(
     with service.attention.holding(n_weights, most=MAX_WEIGHTS_AT_ONCE):
         alignment = await run(partial(translator.alignment, source, translation))
         traced = await run(partial(trace, translator, source, target=translation)) if views else None
-        said = {"source": source, "translation": translation, "alignment": alignment}
-        yield json.dumps(said)[:-1]
+        result = {"source": source, "translation": translation, "alignment": alignment}
+        yield json.dumps(result)[:-1]
         for name in views:
             attention = traced.view(name)  # type: ignore[union-attr]
             words = json.dumps({"queries": attention.queries, "keys": attention.keys})
