@@ -2,7 +2,7 @@
 
 import threading
 
-from heed.runtime.progress import Task, counted, displayed_on, duration, progress
+from heed.runtime.progress import Task, displayed_on, duration, progress, track
 
 
 class Recorder:
@@ -19,7 +19,7 @@ class Recorder:
 def test_a_display_sees_begin_and_end_of_nested_tasks_and_of_failed_ones():
     recorder = Recorder()
     with displayed_on(recorder):
-        for _ in counted(range(2), "outer", total=2, unit="steps"):
+        for _ in track(range(2), "outer", total=2, unit="steps"):
             try:
                 with progress("inner") as task:
                     task.advance(3)
@@ -33,10 +33,10 @@ def test_a_display_sees_begin_and_end_of_nested_tasks_and_of_failed_ones():
 def test_tasks_of_other_threads_and_without_a_display_are_not_shown():
     recorder = Recorder()
     with displayed_on(recorder):
-        thread = threading.Thread(target=lambda: list(counted("ab", "elsewhere", unit="letters")))
+        thread = threading.Thread(target=lambda: list(track("ab", "elsewhere", unit="letters")))
         thread.start()
         thread.join()
-    assert list(counted("ab", "afterwards", unit="letters")) == ["a", "b"]
+    assert list(track("ab", "afterwards", unit="letters")) == ["a", "b"]
     assert not recorder.seen
 
 

@@ -15,7 +15,7 @@ from heed.config import SHOWN, cut, shown
 from heed.data.reading.lines import read_lines
 from heed.errors import HeedError
 from heed.parsing.trees import ROOT, BadTree, StrayText, Tree, is_comment, is_root_label, parse_trees, remove_empty
-from heed.runtime.progress import counted
+from heed.runtime.progress import track
 
 QUOTATION_MARKS = {"'", '"', "/"}
 Bracket = tuple[str, int, int]  # label, first word, the word behind the last
@@ -147,7 +147,7 @@ def evalb(pairs: Iterable[tuple[Tree | str | None, Tree | str | None]], params: 
     """
     params = params or Params()
     score = ParseScore(params)
-    for gold, predicted in counted(pairs, "Scoring trees", unit="trees"):
+    for gold, predicted in track(pairs, "Scoring trees", unit="trees"):
         if isinstance(gold, str):
             left_out = Counts(sentences=1, left_out=1)
             score.all.add(left_out)  # not to `short`: its length is unknown

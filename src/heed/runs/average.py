@@ -21,7 +21,7 @@ from heed.runs.tasks.evaluation import Evaluation, score_table
 from heed.runs.tasks.task import Task
 from heed.runtime.files import UNFINISHED
 from heed.runtime.manifest import check
-from heed.runtime.progress import counted, duration, progress
+from heed.runtime.progress import duration, progress, track
 from heed.runtime.reading import NotNow
 from heed.text.tokenizer_kinds import load_tokenizer
 from heed.training.checkpoint import BEST, average_weights, checkpoint_steps, read_train_state
@@ -140,7 +140,7 @@ def average_best(
     candidates = _candidates(run, folders, settings, report)
 
     # Equal scores happen on small dev sets, hence the further ranks; of each, more is better.
-    steps = counted(candidates, "Scoring averages on dev", total=len(candidates), unit="averages")
+    steps = track(candidates, "Scoring averages on dev", total=len(candidates), unit="averages")
     evaluations = [_evaluate(candidate, task, dev, out=out, card=card, report=report) for candidate in steps]
     ranks = [
         (evaluation.scores[task.ranked_by].value, -(evaluation.perplexity or 0.0), len(candidate.folders))

@@ -91,7 +91,7 @@ def progress(title: str, *, total: int | None = None, unit: str = "", done: int 
         display.end(task)
 
 
-def counted(items: Iterable[T], title: str, *, total: int | None = None, unit: str, done: int = 0) -> Iterator[T]:
+def track(items: Iterable[T], title: str, *, total: int | None = None, unit: str, done: int = 0) -> Iterator[T]:
     """The items, as a task that counts those that were worked on."""
     with progress(title, total=total, unit=unit, done=done) as task:
         for item in items:

@@ -28,7 +28,7 @@ from heed.evaluation.tokenization import (
     split_characters,
     target_writing,
 )
-from heed.runtime.progress import counted, progress
+from heed.runtime.progress import progress, track
 
 SIGNIFICANT = 0.05
 N_TRIALS = 10_000  # of approximate randomisation: sacrebleu's number
@@ -286,7 +286,7 @@ def _test_systems(
         first = bootstrap[name][0]
         scores[0][name] = ComparedScore(first.score, float(first.mean), float(first.ci))
         others = range(1, len(systems))
-        for i in counted(others, f"Randomisation of {name}", total=len(others), unit="systems"):
+        for i in track(others, f"Randomisation of {name}", total=len(others), unit="systems"):
             result = bootstrap[name][i]
             difference = result.score - first.score
             # sacrebleu counts only what is larger than the observed difference, so that equal scores would be the
@@ -370,7 +370,7 @@ class _Ter(TER):
     def _extract_corpus_statistics(self, hypotheses: Sequence[str], references: Any) -> list[Any]:
         if (key := tuple(hypotheses)) not in self._counted:
             self._counted[key] = statistics = []
-            numbered = counted(enumerate(hypotheses), "Computing TER", total=len(hypotheses), unit="sentences")
+            numbered = track(enumerate(hypotheses), "Computing TER", total=len(hypotheses), unit="sentences")
             for i, hypothesis in numbered:
                 of_sentence = [[lines[i]] for lines in references]
                 statistics += super()._extract_corpus_statistics([hypothesis], of_sentence)

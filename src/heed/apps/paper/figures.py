@@ -18,7 +18,7 @@ from heed.config import shown
 from heed.data.reading.lines import read_lines
 from heed.decoding.translator import Translator
 from heed.errors import HeedError
-from heed.runtime.progress import counted
+from heed.runtime.progress import track
 
 REGISTRATION = (
     "It is in this spirit that a majority of American governments have passed new laws since 2009 making the "
@@ -161,7 +161,7 @@ def named_heads(translator: Translator, sentences: Sequence[str]) -> tuple[list[
     """
     weights: dict[str, list[NDArray[np.float64]]] = defaultdict(list)  # by kind, of each sentence
     equal: dict[str, list[float]] = defaultdict(list)
-    for sentence in counted(sentences, "Reading heads", total=len(sentences), unit="sentences"):
+    for sentence in track(sentences, "Reading heads", total=len(sentences), unit="sentences"):
         try:
             traced = trace(translator, sentence, whole_words=True)
         except HeedError as error:

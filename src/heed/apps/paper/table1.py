@@ -26,7 +26,7 @@ from heed.apps.paper.result_page import Page, command, prose, table
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
 from heed.runtime.device import n_threads, processor
-from heed.runtime.progress import Task, counted, progress
+from heed.runtime.progress import Task, progress, track
 
 LENGTHS = (256, 512, 1024, 2048, 4096, 8192, 16384)  # n, at d = 64
 WIDTHS = (32, 64, 128, 256, 512, 1024)  # d, at n = 1024
@@ -87,7 +87,7 @@ def kept_bytes(layer: nn.Module, x: Float[Tensor, "batch position width"]) -> in
 def by_threads(*, budget: float) -> dict[str, float]:
     """How many times longer each layer takes with one thread, at n = THREADS_LENGTH."""
     n_all, ratios = n_threads(), {}
-    for name, make in counted(LAYERS.items(), "Measuring with one thread", total=len(LAYERS), unit="layers"):
+    for name, make in track(LAYERS.items(), "Measuring with one thread", total=len(LAYERS), unit="layers"):
         layer, x = make(WIDTH), torch.randn(1, THREADS_LENGTH, WIDTH)
         together = seconds(layer, x, budget=budget)
         try:
@@ -142,7 +142,7 @@ def model_costs(lengths: Sequence[int] = LENGTHS, *, budget: float = 1.0) -> dic
     """Seconds and kept bytes of Heed's own layers, an encoder's and a decoder's, one head, all neighbours or RADIUS."""
     results = {}
     stacks = list(product(("encoder", "decoder"), (("all", None), (f"radius {RADIUS}", RADIUS))))
-    each = counted(stacks, "Measuring the model's own layers", total=len(stacks), unit="stacks")
+    each = track(stacks, "Measuring the model's own layers", total=len(stacks), unit="stacks")
     for side, (name, radius) in each:
         arch = Architecture(n_layers=1, d_model=WIDTH, d_ff=4 * WIDTH, n_heads=1, dropout=0.0, radius=radius)
         stack = _Stack(Transformer(arch, 100), side)

@@ -24,7 +24,7 @@ from heed.data.reading.lines import LineFault
 from heed.data.reading.pairs import UNREADABLE, FilePair, Pair, TrainingText, read_pairs
 from heed.data.reading.text_files import TextFiles
 from heed.data.settings import DataSettings
-from heed.runtime.progress import counted
+from heed.runtime.progress import track
 from heed.text.line_rules import is_blank
 from heed.text.tokenizer_kinds import AnyTokenizer
 
@@ -279,7 +279,7 @@ def inspect_text(files: TextFiles, data: DataSettings, *, tokenizer: AnyTokenize
             remarks.extend(_unrelated(sample))
 
     repetitions, sources = Repetitions(evaluation_sets), array("q")
-    for pair in counted(observed("train", training_pairs()), "Reading training text", unit="pairs"):
+    for pair in track(observed("train", training_pairs()), "Reading training text", unit="pairs"):
         if not any(map(is_blank, pair)):
             repetitions.add(*pair)
             sources.append(hash(normal_form(pair[0])))

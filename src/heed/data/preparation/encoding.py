@@ -20,7 +20,7 @@ from heed.data.reading.pairs import Pair
 from heed.data.reading.stream import windows
 from heed.errors import HeedError
 from heed.runtime.files import whole_file
-from heed.runtime.progress import counted
+from heed.runtime.progress import track
 from heed.text.line_rules import reason_against_loss
 from heed.text.tokenizer_kinds import AnyTokenizer
 
@@ -116,7 +116,7 @@ class Encoder:
 
     def encode(self, numbered: Iterator[Numbered], tally: Tally) -> Iterator[tuple[list[int], list[int]]]:
         """Ids of the pairs that are short enough and of like lengths, whose lines are noted."""
-        chunks = self._chunks(counted(numbered, "Encoding", unit="pairs"))
+        chunks = self._chunks(track(numbered, "Encoding", unit="pairs"))
         for chunk, *both_sides in chunks:
             for (line, source, pair), src_ids, tgt_ids in zip(chunk, *both_sides, strict=True):
                 ids = src_ids, tgt_ids
