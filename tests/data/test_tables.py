@@ -186,8 +186,8 @@ def test_what_is_no_text_is_refused_by_name(tmp_path):
     messages = "".join(f'#: main.c:{n}\nmsgid "dog {n}"\nmsgstr "Hund"\n\n' for n in range(20))
     for name, content, message in (
         ("w.en.xml", tags, "text between tags, which is not read here"),
-        ("memory.xlf.gz", "", "a file of translations; export it as .tmx"),
-        ("text.en.xz", "", "packed; unpack it, or compress it with gzip, which"),
+        ("memory.xlf.gz", "", "a file of translations, which is not read here; export it as .tmx"),
+        ("text.en.xz", "", "a packed file, which is not read here; unpack it"),
         ("w.en", tags, r"is markup, such as .<seg id="),
         ("messages.en", messages, "is markup, such as "),
     ):

@@ -49,7 +49,8 @@ def _read_yaml(path: Path) -> Iterator[tuple[str, str]]:
 
     Read event by event: where collections are nested deeply, PyYAML's faster loaders end the process by a signal.
     """
-    yaml = import_yaml(path)
+    import yaml
+
     text = read_bounded(path, MAX_FILE_BYTES)
     try:
         # The parser in C is ten times as fast.
@@ -65,12 +66,3 @@ def _read_yaml(path: Path) -> Iterator[tuple[str, str]]:
             raise ValueError("a piece is not a word")
     except (ValueError, StopIteration, yaml.YAMLError) as error:
         raise HeedError(f"{path}: damaged ({reason(error)}).") from None
-
-
-def import_yaml(path: Path) -> Any:
-    """The package PyYAML. HeedError, which names the file to be read, if it is not installed."""
-    try:
-        import yaml
-    except ImportError:
-        raise HeedError(f"{path}: PyYAML reads it, which is not installed: pip install 'heed-mt[exchange]'.") from None
-    return yaml

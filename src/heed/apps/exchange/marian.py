@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 
 from heed.apps.exchange.archives import check_expansion
 from heed.apps.exchange.tokenizers import piece_names
@@ -41,7 +42,6 @@ from heed.model.architecture import Architecture
 from heed.model.coverage import Coverage
 from heed.model_folder import IMPORTED_FROM, UNKNOWN_LANGUAGES, ModelCard, ModelConfig, ModelFolder, folder_of
 from heed.runtime.reading import read_bounded
-from heed.text.piece_table import import_yaml
 from heed.text.sentencepiece import SentencePieceTokenizer, marian_tokenizer
 from heed.text.sentencepiece_model import MAX_PIECES
 from heed.text.tokenizer_kinds import AnyTokenizer
@@ -130,7 +130,6 @@ def _decoder_settings(path: Path) -> Path:
 
 
 def _yaml(content: bytes, path: Path) -> dict[str, Any]:
-    yaml = import_yaml(path)
     try:
         text = content.decode("utf-8")
         depth = 0

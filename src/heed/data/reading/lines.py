@@ -47,7 +47,7 @@ OTHER_SUFFIXES = {
     **dict.fromkeys((".xlsx", ".xls", ".ods"), "a spreadsheet; save it as .csv"),
     **dict.fromkeys((".html", ".htm", ".docx", ".odt", ".pdf"), "a document"),
     **dict.fromkeys((".arrow", ".feather"), "Arrow's own format; save it as .parquet"),
-    **dict.fromkeys((".bz2", ".xz", ".lz4", ".7z", ".zip", ".tgz"), "packed; unpack it, or compress it with gzip"),
+    **dict.fromkeys((".bz2", ".xz", ".lz4", ".7z", ".zip", ".tgz"), "a packed file; unpack it, or pack it by gzip"),
 }
 
 
@@ -55,8 +55,9 @@ def refuse_other_formats(name: str) -> None:
     """HeedError if a file, by its name, is of a format that is no text with a line a sentence."""
     kind = OTHER_SUFFIXES.get(PurePath(unpacked_name(name).lower()).suffix)
     if kind:
-        hint = "" if ";" in kind else "; write its sentences as text, a line each, or as a table"
-        raise HeedError(f"{name}: {kind}, which is not read here{hint}.")
+        what, _, to_do = kind.partition("; ")
+        to_do = to_do or "write its sentences as text, a line each, or as a table"
+        raise HeedError(f"{name}: {what}, which is not read here; {to_do}.")
 
 
 class LineFault(ValueError):
