@@ -100,5 +100,5 @@ def test_a_dry_run_says_what_it_leaves_out(tmp_path, heed):
     recipe = write_recipe(tmp_path, TAUGHT + SHAPE)
     done = heed("train", recipe, "--dry-run", "--json", cwd=tmp_path)
     assert json.loads(done.stdout)["teachers"] == 2
-    assert "Not included: 2 teacher(s)" in heed("train", recipe, "--dry-run", cwd=tmp_path).stdout
+    assert "Not included: 2 teachers" in heed("train", recipe, "--dry-run", cwd=tmp_path).stdout
     assert not (tmp_path / "runs").exists()

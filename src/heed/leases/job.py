@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from heed.errors import HeedError
-from heed.leases.plan import Plan, counted
+from heed.leases.plan import Plan
 from heed.leases.worker import LeaseWorker
 from heed.leases.workforce import Event, Workers, Workforce
+from heed.runtime.progress import counted
 
 
 @dataclass(frozen=True)

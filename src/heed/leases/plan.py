@@ -215,11 +215,6 @@ def check_parts(plan: Plan, part_rows: int, *, has_lines: Callable[[str], bool],
             least[source, side] = offset + rows  # a line has an end, at least
 
 
-def counted(n: int, noun: str) -> str:
-    """The number and the noun, such as "1 part" or "2 parts"."""
-    return f"{n:,} {noun}{'' if n == 1 else 'es' if noun.endswith('s') else 's'}"
-
-
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """How the facts of two plans differ, such as "settings.beam_size (4, now 5)"."""
     before, now = _flat(before), _flat(now)

@@ -22,10 +22,11 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from heed.errors import HeedError
 from heed.leases.packages import needed
-from heed.leases.plan import PLANNED_SECONDS, counted
+from heed.leases.plan import PLANNED_SECONDS
 from heed.leases.worker import LeaseWorker
 from heed.runtime.cores import n_cores
 from heed.runtime.process_tuning import tune_process
+from heed.runtime.progress import counted
 from heed.runtime.python_process import HOME, python_environment
 
 LOOPBACK = "127.0.0.1"

@@ -22,7 +22,7 @@ from heed.runs.context import RunContext
 from heed.runs.recipe import Recipe
 from heed.runs.tasks.translation_task import TranslationTask
 from heed.runtime.files import own_file, remove_unfinished, whole_file
-from heed.runtime.progress import progress
+from heed.runtime.progress import counted, progress
 from heed.training.settings import MAX_SEED
 
 SEEDS_APART = 1000  # of a run and its first teacher, so that runs of seeds 1, 2, 3 share none
@@ -58,7 +58,7 @@ def teach(context: RunContext, train: Callable[..., object]) -> None:
         models, precision = ready_models(loaded, "auto", device=None, report=no_report)
         translator = Translator(models, loaded[0].tokenizer, recipe.decoding, precision=precision)
         for src, (sources, translations) in missing:
-            report(f"Translating {src} with the {n_teachers} teacher(s) in {translator.precision}.")
+            report(f"Translating {src} with {counted(n_teachers, 'teacher')} in {translator.precision}.")
             if sources != src:
                 _write_sources(src, recipe.data.column_names, sources)
             _translate(translator, sources, translations, report)

@@ -39,6 +39,7 @@ from heed.runs.tasks.evaluation import Evaluation
 from heed.runs.teach import teach
 from heed.runtime.device import Machine, choose_machine, matrix_product_rate, micro_batch_tokens, n_threads
 from heed.runtime.files import remove_unfinished
+from heed.runtime.progress import counted
 from heed.text.tokenizer_kinds import AnyTokenizer
 from heed.training import schedule
 from heed.training.callbacks import NO_CALLBACKS, Callbacks
@@ -250,7 +251,7 @@ def _averaged_and_scored(
 def _machine_line(context: RunContext) -> str:
     machine, workers = context.machine, context.workers
     n_processes = f" by {workers.n} workers" if workers.n > 1 else ""
-    on_cpu = f" with {n_threads()} thread(s), {kernels_state()}" if machine.device.type == "cpu" else ""
+    on_cpu = f" with {counted(n_threads(), 'thread')}, {kernels_state()}" if machine.device.type == "cpu" else ""
     return f"Computing on {machine}{n_processes}{on_cpu}."
 
 

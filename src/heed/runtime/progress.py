@@ -99,6 +99,11 @@ def track(items: Iterable[T], title: str, *, total: int | None = None, unit: str
             task.advance()
 
 
+def counted(n: int, noun: str) -> str:
+    """The number and the noun, such as "1 part" or "2 parts"."""
+    return f"{n:,} {noun}{'' if n == 1 else 'es' if noun.endswith('s') else 's'}"
+
+
 def duration(seconds: float) -> str:
     """4000 → "1h06m", 75 → "1m15s"."""
     minutes, rest = divmod(int(seconds), 60)

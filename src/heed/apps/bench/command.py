@@ -12,7 +12,7 @@ from heed.apps.cli.terminal import print_json, say, show
 from heed.decoding.settings import DecodingSettings
 from heed.errors import HeedError
 from heed.runtime.process_tuning import import_torch, import_torch_for_training, torch_folder
-from heed.runtime.progress import progress
+from heed.runtime.progress import counted, progress
 
 bench_app = verb_group("Measure speed on this machine.")
 
@@ -67,7 +67,9 @@ def bench_train(
                 "environment."
             )
         if joined.n == 1 and n_threads() % workers:
-            raise HeedError(f"--workers {workers}: they cannot share {n_threads()} thread(s) evenly (OMP_NUM_THREADS).")
+            raise HeedError(
+                f"--workers {workers}: they cannot share {counted(n_threads(), 'thread')} evenly (OMP_NUM_THREADS)."
+            )
         if joined.n == 1:
             joined = stack.enter_context(spawn_workers(workers, arguments, report=say))
         if not joined.first:

@@ -35,12 +35,13 @@ from heed.decoding.loading import folder_precision, load_models, recipe_settings
 from heed.decoding.settings import DecodingOptions, SamplingSettings
 from heed.errors import HeedError
 from heed.leases.job import Job, Outcome
-from heed.leases.plan import InputWatch, counted
+from heed.leases.plan import InputWatch
 from heed.leases.storage import is_passing, is_url, joined, read_whole, write_whole
 from heed.leases.workforce import Workforce
 from heed.runtime.device import DecodingPrecisionChoice, search_device
 from heed.runtime.files import remove_unfinished
 from heed.runtime.locks import LOCK
+from heed.runtime.progress import counted
 
 Report = Callable[[str], None]
 

@@ -27,7 +27,6 @@ from heed.leases.plan import (
     Range,
     Seconds,
     check_parts,
-    counted,
     differences,
     make_parts,
     planning,
@@ -38,6 +37,7 @@ from heed.leases.plan import (
 from heed.leases.storage import facts, is_url, joined, matching
 from heed.runtime.device import DecodingPrecision
 from heed.runtime.manifest import MANIFEST, sha256_of
+from heed.runtime.progress import counted
 
 SUCCESS, ERRORS = "_SUCCESS", "errors"
 Task = Literal["translate", "score"]

@@ -17,7 +17,7 @@ from heed.apps.cli.terminal import print_json, say, show
 from heed.config import cut
 from heed.errors import HeedError
 from heed.runtime.process_tuning import import_torch, import_torch_for_training
-from heed.runtime.progress import duration, progress
+from heed.runtime.progress import counted, duration, progress
 
 if TYPE_CHECKING:
     from heed.data.corpora.download import Corpora
@@ -271,7 +271,7 @@ def _dry_run(recipe: "Recipe", corpora: "Corpora", as_json: bool) -> None:
             f"{duration(expected.least_steps * expected.step_seconds)}: as soon as dev no longer improves."
         )
     if n_teachers:
-        print(f"Not included: {n_teachers} teacher(s), which come first, at up to this cost each; their translations.")
+        print(f"Not included: {counted(n_teachers, 'teacher')}, at up to this cost each, and their translations.")
 
 
 def average(

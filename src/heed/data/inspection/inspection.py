@@ -24,7 +24,7 @@ from heed.data.reading.lines import LineFault
 from heed.data.reading.pairs import UNREADABLE, FilePair, Pair, TrainingText, read_pairs
 from heed.data.reading.text_files import TextFiles
 from heed.data.settings import DataSettings
-from heed.runtime.progress import track
+from heed.runtime.progress import counted, track
 from heed.text.line_rules import is_blank
 from heed.text.tokenizer_kinds import AnyTokenizer
 
@@ -170,9 +170,8 @@ def _text_of_set(name: str, numbers: dict[str, Any]) -> Iterator[str]:
     yield f"{name}: {numbers['pairs']:,} pairs ({files})"
     for side in SIDES:
         lengths = (
-            f"{numbers[side][unit]['median'] or 0:,} {unit} (longest: {numbers[side][unit]['longest']:,} in line "
-            f"{numbers[side][unit]['line']:,})"
-            for unit in ("words", "characters")
+            f"{counted(of_unit['median'] or 0, unit)} (longest: {of_unit['longest']:,} in line {of_unit['line']:,})"
+            for unit, of_unit in (("word", numbers[side]["words"]), ("character", numbers[side]["characters"]))
         )
         yield f"  {side}, median: {', '.join(lengths)}"
     low, median, high = numbers["target_characters_per_source_character"].values()

@@ -39,12 +39,13 @@ from heed.data.reading.text_files import TextFiles
 from heed.data.settings import DataSettings
 from heed.errors import HeedError
 from heed.leases.job import Job
-from heed.leases.plan import PLAN, PLANNED_SECONDS, counted
+from heed.leases.plan import PLAN, PLANNED_SECONDS
 from heed.leases.workforce import Workforce
 from heed.runtime.cores import n_cores
 from heed.runtime.files import remove_unfinished, whole_file
 from heed.runtime.json_files import read_json, write_json
 from heed.runtime.locks import locked
+from heed.runtime.progress import counted
 from heed.text.tokenizer import TokenizerSettings
 from heed.text.tokenizer_kinds import AnyTokenizer, load_tokenizer
 

@@ -18,8 +18,8 @@ from heed.data.reading.line_files import LineReader
 from heed.data.reading.lines import LineFault, lines_of_pieces, text_of
 from heed.data.reading.rows import NESTED, Rows, find_column, is_code, language_named, refuse_missing
 from heed.errors import HeedError
-from heed.leases.plan import counted
 from heed.leases.storage import open_file, unpacked, unpacked_name
+from heed.runtime.progress import counted
 
 SAMPLE_ROWS = 50  # by which delimiters, heads and columns without text are told
 # Two of these in a first row are the names of columns.
