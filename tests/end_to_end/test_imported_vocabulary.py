@@ -37,7 +37,7 @@ def separate(tmp_path_factory) -> SentencePieceTokenizer:
     (folder / "source.spm").write_bytes(trained(ENGLISH, vocab_size=120))
     (folder / "target.spm").write_bytes(trained(GERMAN, vocab_size=150))
     tokenizers = [marian_tokenizer(folder / name, folder / name) for name in ("source.spm", "target.spm")]
-    pieces = {piece for tokenizer in tokenizers for piece in tokenizer._tgt.vocabulary.table[2:]}
+    pieces = {piece for tokenizer in tokenizers for piece in tokenizer.tgt.table[2:]}
     table = ["</s>", "<unk>", *sorted(pieces), "<pad>"]
     (folder / "vocab.json").write_text(json.dumps({piece: i for i, piece in enumerate(table)}), encoding="utf-8")
     return opus_mt_tokenizer(folder)
@@ -114,7 +114,7 @@ def test_a_parser_has_a_tokenizer_with_symbols(joint, tmp_path):
 
 def test_a_folder_without_the_package_says_what_to_install(folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "sentencepiece", None)
-    with pytest.raises(HeedError, match=r"pip install 'heed-mt\[exchange\]'"):
+    with pytest.raises(HeedError, match=r"pip install 'heed-mt\[sentencepiece\]'"):
         load_model(folder)
 
 

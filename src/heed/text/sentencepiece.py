@@ -142,6 +142,10 @@ class SentencePieceTokenizer:
 
     __hash__ = None  # type: ignore[assignment]
 
+    def __getstate__(self) -> dict[str, Any]:
+        made_when_asked_for = {"src", "tgt", "_token_names"}
+        return {name: value for name, value in vars(self).items() if name not in made_when_asked_for}
+
     def _contents(self) -> tuple[Any, ...]:
         return self._src.contents(), self._tgt.contents(), self.special
 
