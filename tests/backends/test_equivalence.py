@@ -56,7 +56,7 @@ def plain() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("heed.backends.cpu.search.usable", lambda: False)
-        for module in ("training_ops", "decoding_ops", "account_ops", "weights"):
+        for module in ("training_ops", "decoding_ops", "account_ops", "packed_weights"):
             patch.setattr(f"heed.backends.cpu.{module}.kernel", must_not_be_called)
         yield
 
