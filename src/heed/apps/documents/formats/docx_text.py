@@ -281,7 +281,7 @@ class DocxText:
 
     @classmethod
     def of_paragraphs(cls, part: Part, paragraphs: Sequence[int], *, cap: int = -1) -> "DocxText":
-        """The text of paragraphs each of which but the first goes on with that of the one before."""
+        """One text that continues through several paragraphs."""
         pieces = list(part.pieces(paragraphs[0]))
         for paragraph in paragraphs[1:]:
             pieces += [(_JOINT, paragraph), *part.pieces(paragraph)]

@@ -7,6 +7,7 @@ forms of the target, and a root that is named by the source language, as in Rail
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 import yaml
@@ -179,7 +180,9 @@ def _writer(raw: str, style: str | None, behind: str, *, is_flow: bool) -> Calla
 def _says(made: str, words: str) -> bool:
     """Whether a value that is written so is these words."""
     try:
-        found = yaml.load(f"a: {made}", Loader=_LOADER)
+        # Event by event: what breaks out of the block may be nested without end, which a loader would follow.
+        events = list(islice(yaml.parse(f"a: {made}", Loader=_LOADER), 6))
     except yaml.YAMLError:
         return False
-    return bool(found == {"a": words})
+    _, _, _, _, value, end = events + [None] * (6 - len(events))
+    return isinstance(value, yaml.ScalarEvent) and value.value == words and isinstance(end, yaml.MappingEndEvent)
