@@ -24,7 +24,7 @@ from heed.decoding.translator import Translator
 from heed.errors import HeedError
 from heed.model_folder import ModelCard, ModelFolder, read_weights, shared_weights
 from heed.model_folder.card import ModelConfig
-from heed.model_folder.modules import folder_of
+from heed.model_folder.folder import folder_of
 from heed.text.sentencepiece import marian_tokenizer, opus_mt_tokenizer
 from heed.text.tokenizer import TokenizerSettings, train_tokenizer
 from heed.text.tokenizer_kinds import AnyTokenizer

@@ -321,8 +321,8 @@ def wrongly_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Regions compiled as if the forward pass were right and the backward one twice as large."""
 
     def region(function: Any, compiler: Any) -> Any:
-        def compiled(*arguments: Any) -> Tensor:
-            y = function(*arguments)
+        def compiled(*arguments: Any, **options: Any) -> Tensor:
+            y = function(*arguments, **options)
             return 2 * y - y.detach()
 
         return function if compiler is None else compiled

@@ -215,7 +215,9 @@ def test_a_client_that_sends_nothing_more_gets_its_answers(serve, slow_model_fol
             connection.sendall((content or head % (version, len(body)) + body) * n_answers)
             connection.shutdown(socket.SHUT_WR)
             found = connection.makefile("rb").read()
-        assert found.count(b"HTTP/1.1 200 OK\r\n") == n_answers and b"\r\nconnection: close\r\n" in found
+        assert found.count(b"HTTP/1.1 200 OK\r\n") == n_answers
+        # What is answered at once may be written before the server has heard that the client sends no more.
+        assert content or b"\r\nconnection: close\r\n" in found
         assert found.replace(b"HTTP/1.1 100 Continue\r\n\r\n", b"").startswith(b"HTTP/1.1 200 OK\r\n")
     with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
         connection.sendall(head % (1, len(body) + 1) + body)  # not all of it

@@ -493,6 +493,7 @@ def test_what_the_page_asks_for(model_folder, monkeypatch):
         for waiting in busy[1:]:
             waiting.cancel()
         go_on.set()
+        await asyncio.wait(busy)
         assert (await app.post("/v1/attention", json=asked)).status_code == 200
 
         monkeypatch.setattr("heed.apps.serving.streaming.MAX_WEIGHTS_AT_ONCE", 1000)

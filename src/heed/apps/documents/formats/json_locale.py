@@ -17,7 +17,7 @@ from heed.apps.documents.text.translation import DocumentJob, DocumentOptions
 from heed.errors import HeedError
 
 MAX_DEPTH = 200  # objects and lists within each other
-_TOKEN = re.compile(r'([ \t\r\n]*+)("(?:[^"\\]|\\.)*+"|[\[\]{},])')
+_TOKEN = re.compile(r'(?<![ \t\r\n])([ \t\r\n]*+)("(?:[^"\\]|\\.)*+"|[\[\]{},])')
 # Beside what every format keeps: Chrome's names, and what ICU shows as it is.
 _ATOMS = re.compile(r"\$[A-Za-z0-9_@]{1,60}\$|'\{[^{}']{1,200}\}'")
 _LANGUAGES = ("@@locale", "locale", "lang", "language")  # keys whose value names the file's language
