@@ -88,6 +88,11 @@ def test_two_lines_are_one_sentence_only_if_the_second_goes_on(text, sentences):
     assert len(asked(text, "text")) == sentences
 
 
+def test_a_language_code_begins_no_quotation():
+    text = ">>deu<< Hello there.\n> >>fra<< Go on.\n>>Stop"
+    assert asked(text, "text") == [">>deu<< Hello there.", ">>fra<< Go on.", "Stop"]
+
+
 @pytest.mark.parametrize(
     ("text", "sentences"),
     [

@@ -71,11 +71,12 @@ def find_column(column: str, names: tuple[str, ...]) -> str | None:
             return name
     if not is_code(column):
         return None
-    found = find_language(column, [name for name in names if is_code(name)])
-    if found is None and (code := find_language(column, [code for name in names if (code := language_named(name))])):
-        called = [name for name in names if language_named(name) == code]
-        found = called[0] if len(called) == 1 else None  # English (UK) and English (US) are no answer
-    return found
+    if (name := find_language(column, [name for name in names if is_code(name)])) is not None:
+        return name
+    codes = {name: code for name in names if (code := language_named(name))}
+    code = find_language(column, list(codes.values()))
+    called = [name for name in codes if codes[name] == code]
+    return called[0] if len(called) == 1 else None  # English (UK) and English (US) are no answer
 
 
 def is_code(name: str) -> bool:

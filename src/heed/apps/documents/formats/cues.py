@@ -47,11 +47,13 @@ class _Run(NamedTuple):
 def cues_job(items: list[Item], options: DocumentOptions) -> TranslationJob[list[Item]]:
     """Returns `items_job` for subtitles."""
     parts = list(_parts(list(_runs(items))))
-    found = yield from texts_job([[*joined] for _, joined in parts], options)
-    undivided = [i for i, (cues, joined) in enumerate(parts) if cues is not joined and not _is_divided(cues, found[i])]
+    translated = yield from texts_job([[*joined] for _, joined in parts], options)
+    undivided = [
+        i for i, (cues, joined) in enumerate(parts) if cues is not joined and not _is_divided(cues, translated[i])
+    ]
     for i, alone in zip(undivided, (yield from texts_job([parts[i][0] for i in undivided], options)), strict=True):
-        found[i] = alone
-    return [item for own in found for item in _restored(own)]
+        translated[i] = alone
+    return [item for own in translated for item in _restored(own)]
 
 
 def _parts(runs: list[_Run]) -> Iterator[tuple[list[Item], list[Item]]]:

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import unquote
 
-from heed.apps.documents.formats.docx_text import WORD, DocxText, Part, word
+from heed.apps.documents.formats.docx_part import WORD, Part, word
+from heed.apps.documents.formats.docx_text import DocxText
 from heed.apps.documents.formats.html import with_target_named
 from heed.apps.documents.formats.office_parts import descriptions
 from heed.apps.documents.formats.packages import check_length, read_files, write_files

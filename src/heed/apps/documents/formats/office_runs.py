@@ -30,10 +30,10 @@ class FormatEdge(NamedTuple):
     begins: bool
 
 
-Found = tuple[str | None, Item]  # words and the format that they are in; None and a tag that is in none
+Node = tuple[str | None, Item]  # words and the format that they are in; None and a tag that is in none
 
 
-def with_formats(found: Iterable[Found], plain: str) -> list[Item]:
+def with_formats(nodes: Iterable[Node], plain: str) -> list[Item]:
     """The items, in which words in another format than the plain one are elements; things between them stay within."""
     items: list[Item] = []
     waiting: list[Item] = []  # things behind the last word of a format, which are in it if it goes on
@@ -47,7 +47,7 @@ def with_formats(found: Iterable[Found], plain: str) -> list[Item]:
         items.extend(waiting)
         waiting.clear()
 
-    for key, item in found:
+    for key, item in nodes:
         if key is None and isinstance(item, Tag) and item.kind == "atom":
             waiting.append(item)
             continue
@@ -115,7 +115,7 @@ def read_runs(document: XMLDocument, start: int, *, words: Callable[[XMLToken], 
     """The text of the element whose tag is at `start`; None if it has no runs. words: the items of a text within it."""
     tokens, end = document.tokens, document.tokens[start].end
     runs = Runs(start, end)
-    found: list[Found] = []
+    nodes: list[Node] = []
     weights = Counter[str]()
     place = start + 1
     while place < end:
@@ -129,19 +129,19 @@ def read_runs(document: XMLDocument, start: int, *, words: Callable[[XMLToken], 
             key = _OF_SPELLING.sub("", opening)
             runs.formats.setdefault(key, (opening, closing))
             weights[key] += sum(len(item) for item in own if isinstance(item, str))
-            found += [(key, item) for item in own]
+            nodes += [(key, item) for item in own]
         elif token.local in _FIXED:
-            if found:
+            if nodes:
                 runs.behind += raw
             else:
                 runs.before += raw
         elif token.local not in _READING:
-            found.append((None, Tag("cut" if token.local in _ENDS else "atom", raw)))
+            nodes.append((None, Tag("cut" if token.local in _ENDS else "atom", raw)))
         place = token.end + 1
     if not weights:
         return None
     runs.plain = max(weights, key=lambda key: weights[key])
-    runs.items = with_formats(found, runs.plain)
+    runs.items = with_formats(nodes, runs.plain)
     return runs
 
 

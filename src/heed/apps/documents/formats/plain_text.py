@@ -16,7 +16,8 @@ from heed.apps.documents.text.translation import Answers, Draft, Question, expan
 
 _LINE = re.compile(r"\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
 COLUMNS = re.compile(r"(\t+ *| {3,})")
-_PREFIX = re.compile(r"((?:[ \t]{0,3}>)*)([ \t]*)")  # quotation, indentation
+# Quotation, indentation. A language code such as >>deu<<, which models of several languages read, begins no quotation.
+_PREFIX = re.compile(r"((?:[ \t]{0,3}(?!>>[\w.@-]{1,60}<<)>)*)([ \t]*)")
 _MARKER = re.compile(r"(?:[-*+•–]|(\d{1,9})([.)]))[ \t]+(?=\S)")
 _FIELD = re.compile(r"[\w-]+: ")  # as in "From: Jane"
 _HYPHENATED = re.compile(r"[^\W\d_]{2}([-\u2010\u00ad])$")

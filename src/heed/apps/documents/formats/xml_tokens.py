@@ -122,11 +122,11 @@ def parts_job(
     text of a part, by its name.
     """
     texts = [text for _, own in parts.values() for text in own]
-    found = iter((yield from texts_job([text.items for text in texts], options)))
+    translated = iter((yield from texts_job([text.items for text in texts], options)))
     changed: dict[str, bytes] = {}
     for name, (document, own) in parts.items():
         edits = Edits(document.text)
-        for text, items in reversed([(text, next(found)) for text in own]):
+        for text, items in reversed([(text, next(translated)) for text in own]):
             text.put(items, edits)
         changed[name] = document.encode(finish(name, edits.written()))
     return changed

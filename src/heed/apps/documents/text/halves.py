@@ -29,14 +29,14 @@ def divided(items: Sequence[Item], is_end: IsEnd, half_of: Callable[[Tag], Half]
     if not any(isinstance(item, Tag) and is_end(item) for item in items):
         return list(items)
     as_atoms = [replace(item, kind="atom") if isinstance(item, Tag) and is_end(item) else item for item in items]
-    found: list[Item] = []
+    whole: list[Item] = []
     opened: list[Tag] = []
     for item, matched in zip(items, match_tags(as_atoms), strict=True):
         if isinstance(item, Tag) and is_end(item):
             halves = [(tag.name, half_of(tag)) for tag in opened]
-            found += [Tag("close", half.close, name, half=half) for name, half in reversed(halves)]
-            found.append(item)
-            found += [Tag("open", half.open, name, half=half) for name, half in halves]
+            whole += [Tag("close", half.close, name, half=half) for name, half in reversed(halves)]
+            whole.append(item)
+            whole += [Tag("open", half.open, name, half=half) for name, half in halves]
             continue
         if isinstance(matched, Tag) and matched.kind == "open":
             opened.append(matched)
@@ -44,8 +44,8 @@ def divided(items: Sequence[Item], is_end: IsEnd, half_of: Callable[[Tag], Half]
             opened.pop()
         elif isinstance(matched, Tag) and matched.kind == "cut":
             opened.clear()
-        found.append(item)
-    return found
+        whole.append(item)
+    return whole
 
 
 def rejoined(items: Sequence[Item], is_end: IsEnd) -> list[Item]:

@@ -145,7 +145,7 @@ def paired(items: Sequence[Item], mark_of: Callable[[Tag], tuple[str, bool] | No
     """
     # A pair of marks is an element only if nothing else begins within it and ends outside of it: other tags that end
     # discard the ranges begun within, and so does a cut. All marks that are left stay things.
-    found = list(items)
+    matched = list(items)
     opened: list[tuple[Tag, int, str]] = []  # opening tags, their places; a range's key
     for place, item in enumerate(items):
         if isinstance(item, str):
@@ -169,5 +169,5 @@ def paired(items: Sequence[Item], mark_of: Callable[[Tag], tuple[str, bool] | No
             if n and opened[n - 1][2] == key:
                 start, before, _ = opened[n - 1]
                 del opened[n - 1 :]
-                found[before], found[place] = Tag("open", start.markup, key), Tag("close", item.markup, key)
-    return found
+                matched[before], matched[place] = Tag("open", start.markup, key), Tag("close", item.markup, key)
+    return matched
