@@ -296,11 +296,8 @@ TAUGHT = (
 STAGES = ("teachers/1/checkpoints/10", "teachers/2/checkpoints/10", "teachers/2/model", "teachers/translations-1.begun")
 
 
-@pytest.mark.parametrize(
-    ("n_teachers", "stages"),
-    [(1, STAGES[-1:]), pytest.param(2, (*STAGES, "checkpoints/10"), marks=pytest.mark.soak)],
-    ids=["1", "2"],
-)
+@pytest.mark.soak
+@pytest.mark.parametrize(("n_teachers", "stages"), [(1, STAGES[-1:]), (2, (*STAGES, "checkpoints/10"))], ids=["1", "2"])
 def test_a_run_with_teachers_that_is_killed_at_a_stage_ends_with_the_same_bytes(
     begun, heed, two_threads, start, n_teachers, stages
 ):

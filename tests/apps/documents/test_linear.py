@@ -20,7 +20,7 @@ from heed.apps.documents.text.translation import DocumentOptions, run_job
 from heed.errors import HeedError
 from heed.text.language_detection import LanguageDetector
 
-SIZE, SECONDS = 200_000, 15
+SIZE, SECONDS = 100_000, 8
 UNITS = (
     " ", "\t", "\n", " \n", "\xa0", "\u200b", "a", "a ", "ä", "中", ".", ". ", "? ", "...", "1", "1.", "0:0:0,0 --> ",
     "0:1 --> 0:2\nit ends. so\n\n", "1:", "1: ", "- ->", "{1}{1}", "[1][1]", "{\\i1}", "<1:2>", "a|", "<", "<a",

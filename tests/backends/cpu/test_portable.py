@@ -76,7 +76,7 @@ EQUIVALENCE = ["test_equivalence.py"]
     ("isa", "compiler", "more", "needs"),
     [
         # With warnings, so that the library is also what warnings that need the optimizer are looked for in.
-        pytest.param("avx2", "g++", " ".join([FAST, *WARNINGS]), {"avx2"}, id="fast avx2"),
+        pytest.param("avx2", "g++", " ".join([FAST, *WARNINGS]), {"avx2"}, marks=pytest.mark.soak, id="fast avx2"),
         pytest.param("avx2", "g++", "", {"avx2"}, marks=pytest.mark.soak, id="avx2"),
         # Where AVX-512 has the instruction of AVX-VNNI in another form, that is taken.
         pytest.param(
