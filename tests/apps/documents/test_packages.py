@@ -124,6 +124,11 @@ def content_of(body: str, translate=linked, **options) -> str:
         ('<table:table-cell office:value-type="float"><text:p>One</text:p></table:table-cell>',) * 2,
         ("<text:p>One <text:page-number>iv</text:page-number></text:p>",
          "<text:p>oNE <text:page-number>iv</text:page-number></text:p>"),
+        # code: pandoc's and LibreOffice's styles, and a paragraph's own style that is made from one
+        ('<text:p>See <text:span text:style-name="Source_Text">the code</text:span>.</text:p>',
+         '<text:p>sEE <text:span text:style-name="Source_Text">the code</text:span>.</text:p>'),
+        ('<style:style style:name="P6" style:parent-style-name="Preformatted_20_Text"/>'
+         '<text:p text:style-name="P6">print x</text:p>',) * 2,
     ],
 )  # fmt: skip
 def test_of_opendocument_the_texts_are_translated_in_place(before, after):

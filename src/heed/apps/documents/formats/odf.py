@@ -1,11 +1,12 @@
 """OpenDocument: the texts of .odt, .odp and .ods, with headers, footers, notes and comments; all else stays."""
 
 import re
+from collections.abc import Iterable
 from dataclasses import replace
 
 from heed.apps.documents.formats.packages import check_length, read_files, write_files
 from heed.apps.documents.formats.xml_texts import XMLRules, texts_of
-from heed.apps.documents.formats.xml_tokens import XMLToken, parts_job, read_parts
+from heed.apps.documents.formats.xml_tokens import XMLDocument, XMLToken, parts_job, read_parts
 from heed.apps.documents.text.translation import DocumentJob, DocumentOptions
 from heed.errors import HeedError
 
@@ -13,6 +14,12 @@ _PARTS = ("content.xml", "styles.xml")
 _KEPT = frozenset("ruby-text tracked-changes note-citation binary-data script math creator date".split())
 _INLINE = frozenset("span a ruby ruby-base meta bookmark-ref reference-ref sequence-ref".split())
 _DESCRIPTIONS = frozenset(("title", "desc"))
+# Styles for code: LibreOffice's, pandoc's and those that people name so; a blank in a name is written _20_.
+_CODE = re.compile(
+    r"(?:preformatted|source|verbatim)(?:_20_|_)?(?:text|code|char)|(?:inline(?:_20_|_)?)?code(?:(?:_20_|_)?block)?"
+    r"|teletype",
+    re.IGNORECASE,
+)
 _TAG = re.compile(r"<[^<>!?/][^<>]*+>")
 _COUNTRY = re.compile(r'(\sfo:country=")[A-Za-z0-9]{2,3}(")')
 
@@ -21,8 +28,13 @@ def _is_kept(token: XMLToken) -> bool:
     """Whether the words of an element are computed, or none: a formula's result, a number, a deletion, a reading."""
     if token.local != "table-cell":
         return token.local in _KEPT
-    named = {name.rpartition(" ")[2]: value for name, value in token.attributes.items()}
+    named = _attributes(token)
     return "formula" in named or named.get("value-type", "string") != "string"
+
+
+def _attributes(token: XMLToken) -> dict[str, str]:
+    """By their local names."""
+    return {name.rpartition(" ")[2]: value for name, value in token.attributes.items()}
 
 
 _RULES = XMLRules(
@@ -48,11 +60,42 @@ def odf_job(content: bytes, options: DocumentOptions, *, name: str, max_text: in
     if b"encryption-data" in by_name.get("META-INF/manifest.xml", b""):
         raise HeedError(f"{name}: has a password; save it without one.")
     check_length(files, _PARTS, max_text, name)
-    rules = _RULES if options.attributes else replace(_RULES, texts=_RULES.texts - _DESCRIPTIONS)
-    texts = {
-        part: (document, list(texts_of(document, rules))) for part, document in read_parts(files, _PARTS, name).items()
-    }
+    parts = read_parts(files, _PARTS, name)
+    rules = _without_code(_RULES, _code_styles(parts.values()))
+    if not options.attributes:
+        rules = replace(rules, texts=rules.texts - _DESCRIPTIONS)
+    texts = {part: (document, list(texts_of(document, rules))) for part, document in parts.items()}
     return write_files(files, (yield from parts_job(texts, options, lambda _, text: _with_language(text, options))))
+
+
+def _code_styles(documents: Iterable[XMLDocument]) -> frozenset[str]:
+    """The names of styles for code, and of those that are made from them, as each paragraph's own style is."""
+    names = [_attributes(token) for document in documents for token in document.tokens if token.local == "style"]
+    parents = {named.get("name", ""): named.get("parent-style-name", "") for named in names}
+
+    found: dict[str, bool] = {"": False}
+    for style in parents:
+        chain = []
+        while style not in found:
+            found[style] = _CODE.fullmatch(style) is not None  # until its parent is known, for a circle of styles
+            chain.append(style)
+            style = style if found[style] else parents.get(style, "")
+        found |= dict.fromkeys(chain, found[style])
+    return frozenset(style for style, is_code in found.items() if is_code)
+
+
+def _without_code(rules: XMLRules, styles: frozenset[str]) -> XMLRules:
+    """The rules by which paragraphs of code stay, and code in a sentence, which the model reads with it."""
+
+    def is_code(token: XMLToken) -> bool:
+        style = _attributes(token).get("style-name", "")
+        return style in styles or _CODE.fullmatch(style) is not None
+
+    return replace(
+        rules,
+        is_inline=lambda token: rules.is_inline(token) and not (token.local == "span" and is_code(token)),
+        is_kept=lambda token: rules.is_kept(token) or (token.local in ("p", "h") and is_code(token)),
+    )
 
 
 def _with_language(text: str, options: DocumentOptions) -> str:
