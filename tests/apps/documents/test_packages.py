@@ -204,7 +204,7 @@ def test_of_a_workbook_the_texts_of_cells_are_translated_and_what_formulas_compa
     reading = '<rPh sb="0" eb="1"><t>x</t></rPh>'
     runs = '<r><rPr><b/></rPr><t>Bold</t></r><r><t xml:space="preserve"> plain words</t></r>'
     rich = f"<si>{runs}{reading}</si>"
-    sheet = '<c t="inlineStr"><is><t>Two</t></is></c><f>IF(A1="Yes",1)</f><c t="str"><v>x</v></c>'
+    sheet = '<c t="inlineStr"><is><t>Two</t></is></c><c t="str"><f>IF(A1="Yes",1)</f><v>x</v></c>'
     sheet += '<formula1>"hot,cold"</formula1>'
     content = workbook(strings + rich, sheet, '<tableColumn id="1" name="Price"/>')
     assert translated(content, "xlsx", unchanged) == unzipped(content)
@@ -214,6 +214,15 @@ def test_of_a_workbook_the_texts_of_cells_are_translated_and_what_formulas_compa
         expected = expected.replace(word, word.swapcase())
     assert found["s.xml"] == expected.replace("a_x000D_\nb", "A_x000D_\nB").replace("_x005F_x0041_ c", "_X0041_ C")
     assert found["x.xml"] == unzipped(content)["x.xml"].replace("Two", "tWO")
+
+
+def test_a_result_without_a_formula_is_a_text_as_sheetjs_and_exceljs_write_it():
+    cells = '<c t="str"><v>One &amp; two</v></c><c t="str"><f t="shared" ref="A1:A2">A1</f><v>x</v></c>'
+    content = workbook("", cells)
+    assert translated(content, "xlsx", unchanged) == unzipped(content)
+    assert translated(content, "xlsx")["x.xml"] == unzipped(content)["x.xml"].replace("One &amp; two", "oNE &amp; TWO")
+    array = workbook("", cells.replace("shared", "array"))  # the results of which look the same
+    assert translated(array, "xlsx") == unzipped(array)
 
 
 def test_a_cell_whose_translation_only_looks_like_a_character_is_written_as_text():

@@ -20,6 +20,7 @@ _OF_SPELLING = re.compile(r"""\s(?:lang|altLang|dirty|err|smtClean|noProof|bmk)\
 
 _FIXED = frozenset(("pPr", "endParaRPr"))  # stays before or behind the runs
 _ENDS = frozenset(("br", "tab"))  # ends a sentence
+_WORDS = frozenset(("t", "v"))  # holds the words of a run, or those of a cell
 _READING = frozenset(("rPh", "phoneticPr"))  # of the source's words alone
 
 
@@ -124,7 +125,7 @@ def read_runs(document: XMLDocument, start: int, *, words: Callable[[XMLToken], 
             place += 1
             continue
         raw = document.raw(place, token.end + 1)
-        if token.local in ("r", "t"):
+        if token.local == "r" or token.local in _WORDS:
             opening, own, closing = _run(document, place, words)
             key = _OF_SPELLING.sub("", opening)
             runs.formats.setdefault(key, (opening, closing))
@@ -149,7 +150,7 @@ def _run(document: XMLDocument, place: int, words: Callable[[XMLToken], list[Ite
     """The markup before the words of a run, the words, and the markup behind them."""
     tokens, end = document.tokens, document.tokens[place].end
     first = place
-    if tokens[place].local != "t":
+    if tokens[place].local not in _WORDS:
         first = next((i for i in range(place + 1, end) if tokens[i].kind == "open" and tokens[i].local == "t"), -1)
     if first < 0:  # a run without words
         return document.raw(place, end + 1), [], ""

@@ -19,6 +19,10 @@ from heed.errors import HeedError
 
 _STRINGS = frozenset(("si", "is", "text"))  # elements that hold a cell's text, or a note's
 _SHEETS, _COMPARED = ("worksheet+xml",), ("table+xml", "pivotCacheDefinition+xml", "main+xml")
+# A cell with words of its own: some programs write a formula's result, t="str", without a formula.
+_OWN_WORDS = re.compile(
+    rb"""<(?:\w{1,20}:)?c(?=\s)[^<>]*?\st=["'](?:inlineStr|str["'][^<>]*+>\s*+<(?:\w{1,20}:)?v[\s>])"""
+)
 # A text in a formula, and the names and values that others refer to.
 _FORMULA = re.compile(rb"<(?:\w{1,20}:)?(?:f|formula[12]?|definedName)(?:\s[^<>]*+)?>([^<]*+)<")
 _NAMING = re.compile(rb"<(?:\w{1,20}:)?(?:tableColumn|cacheField|filter|customFilter)(\s[^<>]*+)>")
@@ -40,7 +44,7 @@ def xlsx_job(content: bytes, options: DocumentOptions, *, name: str, max_text: i
 
     drawings = parts_of_types(files, ("drawing+xml",), name)
     strings = parts_of_types(files, ("sharedStrings+xml", "comments+xml"), name)
-    strings += [part for part in sheets if b"inlineStr" in by_name[part]]
+    strings += [part for part in sheets if _OWN_WORDS.search(by_name[part])]
     check_length(files, {*strings, *drawings, *sheets}, max_text, name)
     texts = {
         part: (document, list(drawn_texts(document, options) if part in drawings else _cells(document, compared)))
@@ -69,22 +73,35 @@ def _plain(text: str) -> str:
 
 
 def _cells(document: XMLDocument, compared: set[str]) -> Iterator[Text]:
-    def string(runs: Runs) -> Callable[[list[Item]], str]:
+    tokens = document.tokens
+
+    def string(runs: Runs, *, keeps_spaces: bool) -> Callable[[list[Item]], str]:
         def write(items: list[Item]) -> str:
             own = [_LIKE_CHARACTER.sub("_x005F_", item) if isinstance(item, str) else item for item in items]
-            return runs.write(own, keeps_spaces=True)
+            return runs.write(own, keeps_spaces=keeps_spaces)
 
         return write
 
-    for place, token in enumerate(document.tokens):
-        if token.kind == "open" and token.local in _STRINGS and (runs := read_runs(document, place, words=_words)):
+    # A formula of several cells, or of what-if tables, stands in the first one: the others only hold its results.
+    spills = any(one.local == "f" and "ref" in one.attributes and one.attributes.get("t") != "shared" for one in tokens)
+
+    def has_own_words(place: int) -> bool:
+        """Whether it is a text, or a cell that holds words without a formula."""
+        token = tokens[place]
+        if token.kind != "open" or token.local != "c":
+            return token.kind == "open" and token.local in _STRINGS
+        is_result = spills or any(one.local == "f" for one in tokens[place + 1 : token.end])
+        return token.attributes.get("t") == "str" and not is_result
+
+    for place, token in enumerate(tokens):
+        if has_own_words(place) and (runs := read_runs(document, place, words=_words)):
             text = "".join(
                 item if isinstance(item, str) else item.text or item.markup
                 for item in runs.items
                 if not isinstance(item, Tag) or isinstance(item.markup, str)
             )
             if text.strip().lower() not in compared:
-                yield runs.text(document, string(runs))
+                yield runs.text(document, string(runs, keeps_spaces=token.local != "c"))
 
 
 def _words(token: XMLToken) -> list[Item]:
