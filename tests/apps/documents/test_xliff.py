@@ -10,6 +10,11 @@ from heed.errors import HeedError
 
 NEW = ' state="needs-review-translation"'
 
+SEGMENTS = (
+    "<trans-unit id='a'><source>One. Two</source><seg-source><mrk mtype='seg' mid='1'>One.</mrk> "
+    "<mrk mtype='seg' mid='2'>Two</mrk></seg-source>"
+)
+
 
 def xliff(text: str, translate=linked, **options) -> str:
     return translate_document(
@@ -50,6 +55,14 @@ def first(units: str, **options) -> str:
          f"<mrk mtype='seg' mid='2'>two</mrk></seg-source><target{NEW}><mrk mtype='seg' mid='1'>oNE</mrk> "
          "<mrk mtype='seg' mid='2'>TWO</mrk></target>"
          "<alt-trans><source>x</source></alt-trans></trans-unit>"),
+        # As Trados writes it before and while somebody translates.
+        (f"{SEGMENTS}<target><mrk mtype='seg' mid='1'/> <mrk mtype='seg' mid='2'></mrk></target></trans-unit>",
+         f"{SEGMENTS}<target{NEW}><mrk mtype='seg' mid='1'>oNE.</mrk> <mrk mtype='seg' mid='2'>tWO</mrk></target>"
+         "</trans-unit>"),
+        (f"{SEGMENTS}<target><mrk mtype='seg' mid='1'/> <mrk mtype='seg' mid='2'>Zwei</mrk></target></trans-unit>",
+         f"{SEGMENTS}<target><mrk mtype='seg' mid='1'>oNE.</mrk> <mrk mtype='seg' mid='2'>Zwei</mrk></target>"
+         "</trans-unit>"),
+        ("<trans-unit id='a'><source><x id='1'/></source><target><x id='1'/></target></trans-unit>",) * 2,
         ("<trans-unit id='a'><source><![CDATA[a <b>]]></source></trans-unit>",
          f"<trans-unit id='a'><source><![CDATA[a <b>]]></source><target{NEW}><![CDATA[A <b>]]></target></trans-unit>"),
     ],

@@ -32,7 +32,7 @@ def _is_protected(token: XMLToken) -> bool:
 
 @dataclass(frozen=True)
 class _Unit:
-    """A source: where it, its text in segments (or it again) and its target stand, −1 if it has none.
+    """A source, or a segment of one: where it, its text in segments (or it again) and its target stand, −1 if none.
 
     key: the name of the unit, and the source's text. holder: where the element around it stands.
     """
@@ -68,7 +68,10 @@ def xliff_job(content: bytes, options: DocumentOptions, *, name: str, max_text: 
         tag = _NAME.match(tokens[unit.source].markup)
         assert tag
         target = f"{tag[1].removesuffix('source')}target"
-        if unit.target >= 0:
+        if unit.target >= 0 and tokens[unit.target].local == "mrk":
+            whole = f"{tokens[unit.target].markup.rstrip('/> ')}>{words}</{tag[1]}>"
+            edits[unit.target] = document.edit(unit.target, tokens[unit.target].end + 1, whole)
+        elif unit.target >= 0:
             opening = _STATE.sub("", tokens[unit.target].markup).rstrip("/> \t\r\n")
             whole = f"{opening}{state}>{words}</{target}>"
             edits[unit.target] = document.edit(unit.target, tokens[unit.target].end + 1, whole)
@@ -126,12 +129,37 @@ def _units(document: XMLDocument) -> Iterator[_Unit]:
                     target = after if tokens[after].local == "target" else target
                     after = tokens[after].end
                 after += 1
-            yield _Unit(place, segments, target, (name, document.content(place)), holder)
+            unit = _Unit(place, segments, target, (name, document.content(place)), holder)
+            yield unit
+            if segments != place and _is_translated(document, unit):
+                yield from _empty_segments(document, unit)
             place = token.end
         place += 1
+
+
+def _empty_segments(document: XMLDocument, unit: _Unit) -> Iterator[_Unit]:
+    """The segments that a translated target lacks, as that of a file that somebody has begun to translate does."""
+    sources = _segments(document, unit.segments)
+    for name, target in _segments(document, unit.target).items():
+        source = sources.get(name, target)
+        if _has_words(document, source) and not document.content(target).strip():
+            yield _Unit(source, source, target, (f"{unit.key[0]} {name}", document.content(source)), unit.holder)
+
+
+def _segments(document: XMLDocument, element: int) -> dict[str, int]:
+    tokens = document.tokens
+    places = (place for place in range(element, tokens[element].end) if tokens[place].kind == "open")
+    return {tokens[place].attributes.get("mid", ""): place for place in places if _RULES.is_apart(tokens[place])}
 
 
 def _is_translated(document: XMLDocument, unit: _Unit) -> bool:
     if unit.target < 0 or not document.content(unit.target).strip():
         return False
+    if _has_words(document, unit.source) and not _has_words(document, unit.target):  # but the marks of segments, say
+        return False
     return all(document.tokens[place].attributes.get("state") not in _WAITING for place in (unit.target, unit.holder))
+
+
+def _has_words(document: XMLDocument, element: int) -> bool:
+    within = document.tokens[element : document.tokens[element].end]
+    return any(token.kind == "text" and token.markup.strip() for token in within)
