@@ -182,7 +182,11 @@ def test_signs_of_dialects_stay_and_words_are_sentences(text, sentences):
             "<details>\n<summary title='ONE'>TWO THREE</summary>\n\nFOUR\n",
         ),
         ("- <div align=center>one <b>two</b></div>\n- a\n", "- <div align=center>ONE <b>TWO</b></div>\n- A\n"),
-        ("<div markdown>\n*a*\n</div>\n\n<pre>\na\n</pre>\n", "<div markdown>\n*a*\n</div>\n\n<pre>\na\n</pre>\n"),
+        ("<div markdown>\n*a*\n</div>\n\n<pre>\na\n</pre>\n", "<div markdown>\n*A*\n</div>\n\n<pre>\na\n</pre>\n"),
+        (
+            'a\n<b markdown="span">\n  ![one](a.png)\n  <p>two</p>\n</b>\n',
+            'A\n<b markdown="span">\n  ![ONE](a.png)\n  <p>TWO</p>\n</b>\n',
+        ),
         (
             '--8<-- "a.md"\n\none\n\n--8<--\na.md\n--8<--\n\n*[ab]: words\n',
             '--8<-- "a.md"\n\nONE\n\n--8<--\na.md\n--8<--\n\n*[ab]: words\n',

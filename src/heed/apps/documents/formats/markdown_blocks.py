@@ -59,7 +59,9 @@ _FRONT_MATTER_WORDS = re.compile(
 PLAIN_YAML = re.compile(r"[^\s\[\]{}&*!|>%@`\"'#,?:-](?:[^:#]|:(?!\s|$)|(?<!\s)#)*")
 _TARGET = re.compile(r"\([\w.:/-]+\)=[ \t]*")  # MyST's, of a reference
 _FOOTNOTE = re.compile(r"\[\^[^\[\]\s]{1,99}\]:[ \t]*")
-_OF_MARKDOWN = re.compile(r"<\w[^<>]{0,500}\smarkdown[\s=>]")  # an element whose words are Markdown, not HTML
+_OF_MARKDOWN = re.compile(
+    r"<\w[^<>]{0,500}\smarkdown(?:[\s>]|=[\"']?[^\"'0])"
+)  # an element whose words are Markdown, not HTML
 _DEFINITION = re.compile(r":[ \t]+")
 _ENVIRONMENT = re.compile(r"\\begin\{([A-Za-z]+\*?)\}")
 _COMMAND = re.compile(r"\\[A-Za-z]+\*?(?:\[[^\]\n]{0,200}\]|\{[^{}\n]{0,200}\}){0,8}[ \t]*")  # as in \newpage
@@ -329,7 +331,7 @@ def _stop(state: _State, start: int, end: int, closings: tuple[str, ...]) -> int
 
 
 def _component(state: _State, start: int, end: int, silent: bool) -> bool:
-    """A tag of a component of MDX on lines of its own: what is between it and its end tag is Markdown.
+    """A tag on lines of its own, of a component of MDX or with the attribute markdown: what follows it is Markdown.
 
     CommonMark would read the end of a tag that stands on the last of several lines as a quotation.
     """
@@ -340,7 +342,8 @@ def _component(state: _State, start: int, end: int, silent: bool) -> bool:
     if match is None or state.src[match.end() : match.end() + 1].strip():
         return False
     ends_alone = not silent and match[0].rpartition("\n")[2].strip() in (">", "/>")
-    if not ends_alone and not (state.env.get("is_mdx") and _COMPONENT.match(match[0])):
+    is_component = bool(state.env.get("is_mdx")) and _COMPONENT.match(match[0]) is not None
+    if not (ends_alone or is_component or _OF_MARKDOWN.match(match[0])):
         return False
     stop = start + 1 + match[0].count("\n")
     if stop > end:
