@@ -27,7 +27,7 @@ ROOMS = {
     "apps/cluster": 1_350,
     "apps/comparison": 960,
     "apps/corpora": 120,
-    "apps/documents": 9_420,
+    "apps/documents": 9_430,
     "apps/exchange": 2_780,
     "apps/paper": 2_190,
     "apps/parsing": 180,

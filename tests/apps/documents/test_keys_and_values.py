@@ -36,6 +36,8 @@ def test_of_properties_the_values_are_translated_with_their_escapes():
         .replace(b"twice", b"TWICE")
     )
     assert translated(PROPERTIES, "properties") == expected
+    quoted = "a = Use '{0}' or '{'name'}' for l'{0} and ''{0}''"
+    assert translated(quoted, "properties") == b"a = uSE '{0}' OR '{'name'}' FOR L''{0} AND ''{0}''"
     assert translated("a = \xe9", "properties") == "a = \xc9".encode()
     assert translated("a = \xe9 b".encode("latin-1"), "properties") == b"a = \\u00c9 B"
 

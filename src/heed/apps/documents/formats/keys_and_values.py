@@ -7,9 +7,9 @@ import re
 from collections.abc import Callable, Iterator
 
 from heed.apps.documents.formats.charsets import decode
-from heed.apps.documents.formats.plain_text import write_text
+from heed.apps.documents.formats.plain_text import read_text, write_text
 from heed.apps.documents.formats.texts import Text, edited, keyed_texts_job, read_string
-from heed.apps.documents.text.items import Item
+from heed.apps.documents.text.items import Item, Tag, with_read
 from heed.apps.documents.text.translation import DocumentJob, DocumentOptions
 from heed.errors import HeedError
 
@@ -23,6 +23,11 @@ _UNICODE = re.compile(r"\\u+([0-9A-Fa-f]{4})")
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 _NAMED = {"n": "\n", "t": "\t", "r": "\r", "f": "\f"}
 _ARGUMENT = re.compile(r"\{\d")
+# Two quotes are an apostrophe, and braces between two are text: MessageFormat shows '{0}' as it is. The quotes of such
+# braces are written with characters that no text has.
+_QUOTES = re.compile(r"''|'([{}])'|(?<!\w)'(\{[^{}']*\})'(?!\w)")
+_OPENING, _CLOSING = "\ufdd0", "\ufdd1"
+_QUOTED = re.compile(rf"{_OPENING}([^{_OPENING}{_CLOSING}]*){_CLOSING}")
 
 
 def properties_job(content: bytes, options: DocumentOptions, *, name: str, max_text: int | None = None) -> DocumentJob:
@@ -58,10 +63,19 @@ def _properties(text: str, codec: str) -> Iterator[Text]:
         has_arguments = _ARGUMENT.search(raw) is not None
         words = _unescaped(_CONTINUATION.sub("", raw))
         if key[1]:
-            items = read_string(words.replace("''", "'") if has_arguments else words)
+            items = _read_message(words) if has_arguments else read_string(words)
             write = _writer(codec, has_arguments)
             yield Text(start=key.end(), end=line.end(), items=items, write=write, key=(key[1],), raw=raw)
         place = line.end() + 1
+
+
+def _read_message(words: str) -> list[Item]:
+    def read(quotes: re.Match[str]) -> str:
+        braces = quotes[1] or quotes[2]
+        return f"{_OPENING}{braces}{_CLOSING}" if braces else "'"
+
+    items = read_text(_QUOTES.sub(read, words))
+    return with_read(items, _QUOTED, lambda match: Tag("atom", match[0], text=match[1]))
 
 
 def _unescaped(raw: str) -> str:
@@ -74,7 +88,7 @@ def _writer(codec: str, has_arguments: bool) -> Callable[[list[Item]], str]:
     def write(items: list[Item]) -> str:
         # MessageFormat reads a quote as the begin of what is no argument.
         text = write_text(items)
-        text = text.replace("'", "''") if has_arguments else text
+        text = text.replace("'", "''").replace(_OPENING, "'").replace(_CLOSING, "'") if has_arguments else text
         text = text.replace("\\", "\\\\")
         for letter, sign in _NAMED.items():
             text = text.replace(sign, f"\\{letter}")
