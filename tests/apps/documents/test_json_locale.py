@@ -35,6 +35,19 @@ def test_of_icu_messages_the_words_are_translated_and_an_apostrophe_before_an_ar
     assert translated('{"a": "Words \'{braces}\' here"}') == '{"a": "wORDS \'{braces}\' HERE"}'
 
 
+def test_of_laravel_and_vue_names_stay_and_forms_are_texts_of_their_own():
+    seen: list[str] = []
+
+    def translate(texts):
+        seen.extend(texts)
+        return swapped_case(texts)
+
+    text = '{"a": "Hi, :name (:Age): 5:30", "b": "{0} none|[1,19] some", "c": "a car | {n|up} cars"}'
+    expected = '{"a": "hI, :name (:Age): 5:30", "b": "{0} NONE|[1,19] SOME", "c": "A CAR | {n|up} CARS"}'
+    assert translated(text, translate) == expected
+    assert not any("|" in one.replace("{n|up}", "") for one in seen) and translated(text, unchanged) == text
+
+
 def test_descriptions_and_metadata_of_texts_stay():
     chrome = {"message": "to $WHO$", "description": "told", "placeholders": {"who": {"content": "$1"}}}
     text = {"@@locale": "en", "save": "save", "@save": {"description": "a button"}, "a.b": chrome}
