@@ -13,7 +13,7 @@ BIN := .venv/bin
 # Whatever the shell says: each of hundreds of processes would otherwise compile the same sources.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo lint check fast-tests test soak lowest docs docs-site package release address workflows clean
+.PHONY: demo lint check fast-tests test all-tests soak lowest docs docs-site package release address workflows clean
 
 demo: .venv/ready
 	$(BIN)/heed demo
@@ -35,7 +35,11 @@ fast-tests: .venv/ready-dev
 	@$(BIN)/python -m tests.test_house
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow and not soak" --hypothesis-profile=few
 
-test: lint
+# Types are checked on one core, while tests wait for disks, sockets and each other.
+test: .venv/ready-dev
+	@$(MAKE) -j2 --no-print-directory all-tests lint
+
+all-tests: .venv/ready-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not soak"
 
 soak: .venv/ready-dev

@@ -42,7 +42,11 @@ print(n_graphs, counters["stats"]["unique_graphs"])
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "options", [{}, {"positions": "learned", "share": "none", "d_k": 5, "d_v": 7}], ids=["sinusoid", "learned"]
+    "options",
+    [
+        pytest.param({}, marks=pytest.mark.soak, id="sinusoid"),
+        pytest.param({"positions": "learned", "share": "none", "d_k": 5, "d_v": 7}, id="learned"),
+    ],
 )
 def test_further_shapes_of_a_batch_compile_no_further_graph(options):
     command = [sys.executable, "-c", PROGRAM, repr(options)]
