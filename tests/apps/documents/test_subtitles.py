@@ -96,6 +96,8 @@ def test_webvtt_keeps_its_notes_names_and_settings():
     for words in ("hello", "there <", "my<", " friend", "base<", "and &", "so &"):
         expected = expected.replace(words, words.upper())
     assert translated(VTT) == expected.replace("&lt; that", "&lt; THAT")
+    blanks = "WEBVTT\n\n00:01.000 --> 00:02.000\n \nhello<00:01.500><c> there</c>\n \n\nno subtitle\n"
+    assert asked(blanks) == ["hello there"]  # only an empty line ends one
     times = [f"<00:01.{i}00>" for i in range(1, 6)]
     karaoke = "".join(f"{time}<c> word{i}</c>" for i, time in enumerate(times))
     result = translated(f"WEBVTT\n\n00:01.000 --> 00:02.000\nthe{karaoke}\n", shuffled)

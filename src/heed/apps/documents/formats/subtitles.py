@@ -114,7 +114,7 @@ class _Reader:
                 place = stop
                 continue
             elif not line.strip():
-                in_text = in_text and not self._is_vtt
+                in_text = in_text and (not self._is_vtt or line != "")  # automatic captions have lines of a blank
             elif not in_text and not self._begins_subtitle(place):
                 lost = place if lost is None and needs_translation(line) else lost
             elif in_text and not self._begins_subtitle(place):
