@@ -171,7 +171,7 @@ def _check_ids(sources: Sequence[Source], special: SpecialIds, model: SearchMode
             for i in ids:
                 if not 0 <= i < vocab_size:
                     raise IndexError(f"source {source.number}: id {i}, but the vocabulary has {vocab_size:,} ids.")
-        if np.isin(of_prefix, never).any():
+        if len(of_prefix) and np.isin(of_prefix, never).any():
             raise IndexError(f"source {source.number}: pad, bos, eos or unk in its prefix.")
 
 
@@ -209,10 +209,10 @@ class BeamBatch:
     def admit(self, sources: list[Source]) -> None:
         """Adds sentences behind the others."""
         limits = np.array([maximum_length(source, self._settings) for source in sources])
-        if len(self) == 0:
-            self._longest = 0
-            self.account = self._new_account(limits[:0], FIRST_WIDTH)
-        self.account = self.account.concat(self._new_account(limits, self.account.width))
+        if len(self):
+            self.account = self.account.concat(self._new_account(limits, self.account.width))
+        else:
+            self._longest, self.account = 0, self._new_account(limits, FIRST_WIDTH)
         self._prefixes = self._prefixes.concat([source.prefix for source in sources])
         numbers = [source.number for source in sources]
         self.numbers = np.concatenate([self.numbers, numbers])

@@ -85,6 +85,8 @@ def find_language(code: str, known: Collection[str]) -> str | None:
     codes apart: en-US means en, unless en-US is known too; pt means pt-BR if no other Portuguese is known. A script
     that is not named is the usual one.
     """
+    if code in known:
+        return code
     names = {_normalize(name): name for name in known}
     if (exact := names.get(_normalize(code))) is not None:
         return exact

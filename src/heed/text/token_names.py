@@ -21,11 +21,15 @@ class TokenNames:
         """name: of an id, None if it stands for nothing readable; as `readable` writes it, perhaps with CONTINUATION or
         a word in <> before it, so that two ids share one only if it has such a mark."""
         self._name, self._n_ids, self._left_out = name, n_ids, left_out
+        self._known: dict[int, str | None] = {}  # names that were asked for
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
         """The name of each id that has one."""
         named = [i for i in ids if i not in self._left_out]
-        names = [name for i in named if (name := self._name(i)) and "<" not in name and name[0] != CONTINUATION]
+        for i in named:
+            if i not in self._known:
+                self._known[i] = self._name(i)
+        names = [name for i in named if (name := self._known[i]) and "<" not in name and name[0] != CONTINUATION]
         # Mostly none is like another's, which spares a table of all.
         return names if len(names) == len(named) else [self._names[i] or "" for i in named]
 

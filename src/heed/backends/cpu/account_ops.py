@@ -190,10 +190,10 @@ def account_structures(account: BeamAccount, rules: EndingRules) -> tuple[Struct
         best_ids=(account.best_ids, (n, n_best, width), i32),
     )
     # Penalties are looked up by length, histories are written at it.
-    if not (
-        within(account.limits, len(rules.penalties))
-        and (account.lengths >= 0).all()
+    if n and not (
+        account.lengths.min() >= 0
         and (account.lengths < account.limits).all()
+        and account.limits.max() < len(rules.penalties)
     ):
         raise IndexError("kernel extend_beams: a length or limit out of range.")
     return (

@@ -55,6 +55,7 @@ FLAGS = [
 ]
 SANITIZE = ["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 COMPILED_SECONDS = 60.0  # after which another process that compiles is not awaited any longer
+FEW_NUMBERS = 512  # are looked at in less time than a call of the library takes
 DIGEST_BYTES = hashlib.sha256().digest_size  # behind the library in its file
 SCRATCH = ".compiling-"  # how the names of folders begin in which a library is being made
 COPY = ".loading-"  # and of those that a library is loaded from
@@ -72,21 +73,26 @@ def addresses(kernel: str, **arguments: Wanted) -> dict[str, Address]:
     Of each argument the array with the shape and type that the kernel will take for granted. ValueError names one that
     has another, or has gaps between its rows.
     """
+    found = {}
     for name, (x, shape, dtype) in arguments.items():
         if x.shape != shape or x.dtype != dtype or not x.flags.c_contiguous:
             gaps = "" if x.flags.c_contiguous else " with gaps"
             expected = f"{tuple(shape)} of {np.dtype(dtype)}"
             raise ValueError(f"kernel {kernel}: {name} is {x.shape} of {x.dtype}{gaps}; expected {expected}.")
-    return raw_addresses(**{name: x for name, (x, _, _) in arguments.items()})
+        found[name] = address(x)
+    return found
 
 
 def raw_addresses(**arrays: NDArray[Any]) -> dict[str, Address]:
     """Where arrays lie that were made for the kernel, or come from an earlier call of it."""
-    return {name: address(x.ctypes.data) for name, x in arrays.items()}
+    return {name: address(x) for name, x in arrays.items()}
 
 
 def check_range(kernel: str, name: str, numbers: NDArray[np.int64], least: int, end: int) -> None:
     """IndexError unless all the integers are at least `least` and below `end`: the kernels index by them."""
+    # Few are looked at here: a call of the library gives away Python's lock, which other threads then keep for a while.
+    if numbers.size <= FEW_NUMBERS and (not numbers.size or (least <= numbers.min() and numbers.max() < end)):
+        return
     at = addresses(kernel, **{name: (numbers, numbers.shape, np.int64)})[name]
     place: int = cast(Library, library()).first_outside(at, numbers.size, least, end)
     if place >= 0:

@@ -41,9 +41,8 @@ class Beams:
     beam: int
     heads: dict[str, int]
 
-    @cached_property
-    def structure(self) -> Structure:
-        """The C structure that the kernels take."""
+    def structure(self, *, n_positions: int) -> Structure:
+        """The C structure that the kernels take; they have so many positions."""
         (n_slots, capacity), n_rows, n_active = self.ancestors.shape, len(self.slots), len(self.active)
         at = addresses(
             "decoder_step",
@@ -55,7 +54,7 @@ class Beams:
         )
         check_range("decoder_step", "rows", self.active, 0, n_rows)
         check_range("decoder_step", "slots", self.slots, 0, n_slots)
-        check_range("decoder_step", "lengths", self.lengths, 0, capacity)
+        check_range("decoder_step", "lengths", self.lengths, 0, min(capacity, n_positions))
         sizes = {"n_rows": n_active, "beam": self.beam, "capacity": capacity}
         return structure("Beams", **at, **sizes, heads=self.heads)
 
@@ -196,7 +195,7 @@ class DecoderLayers(_Layers):
         begins = memories.ctypes.data + sources.offsets[:-1] * (model.kv_width * memories.itemsize)
         of_layers = np.arange(n_layers)[:, None] * memories[0].nbytes + begins  # (layer, sentence): addresses
         for layer, sources_of in zip(self._array, of_layers, strict=True):
-            layer.memories = address(sources_of.ctypes.data)
+            layer.memories = address(sources_of)
         beams |= addresses(name, src_lengths=(sources.lengths, sources.lengths.shape, np.int64))
         x = np.empty((n, model.arch.d_model), np.float32)
         longest = int(sources.lengths.max())
@@ -277,9 +276,7 @@ class DecoderLayers(_Layers):
         )
         done, n_steps = np.zeros(n_sentences, np.bool_), ffi.new("int64_t *")
         step = self._structure(positions, caches, memories, beams, tokens=None)
-        kernel("search_steps", self._model.dtype)(
-            step=step, search=search, done=address(done.ctypes.data), n_steps=n_steps
-        )
+        kernel("search_steps", self._model.dtype)(step=step, search=search, done=address(done), n_steps=n_steps)
         return None if n_steps[0] < 0 else done
 
     def _structure(
@@ -292,8 +289,8 @@ class DecoderLayers(_Layers):
                 at = addresses("decoder_step", **wanted)
                 layer.cache, layer.memories = at["cache"], at["memories"]
             self._caches, self._memories = caches, memories
-        check_range("decoder_step", "lengths", beams.lengths, 0, len(positions))
-        return self._step("decoder_step", model.tgt_embedding, positions, beams.structure, tokens=tokens)
+        of_beams = beams.structure(n_positions=len(positions))
+        return self._step("decoder_step", model.tgt_embedding, positions, of_beams, tokens=tokens)
 
 
 def _layer_structure(layer: Layer) -> Structure:

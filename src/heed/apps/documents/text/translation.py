@@ -64,6 +64,7 @@ DocumentJob = TranslationJob[bytes]  # of a whole file
 # that has seen none a word behind one is another word.
 _UNBROKEN = "\xa0\u2007\u202f"
 _RUN = re.compile(f"[{WHITE_SPACE}{_UNBROKEN}\xad]+")
+_OTHER_SPACES = re.compile(f"[{WHITE_SPACE[1:]}{_UNBROKEN}\xad]|^ |  | $")  # than one between two words
 _WORD = re.compile(r"\w++|[^\w\s]")
 # An element that begins or ends within a sentence joins the sentences that it touches, up to this many characters.
 MAX_JOINED = 2_000
@@ -89,7 +90,10 @@ class Question:
 
     @classmethod
     def of(cls, sentence: TaggedText) -> "Question":
-        return cls(sentence, "".join(piece for piece, _ in _on_one_line(sentence.text)))
+        text = sentence.text
+        if _OTHER_SPACES.search(text):
+            text = "".join(piece for piece, _ in _on_one_line(text))
+        return cls(sentence, text)
 
     @cached_property
     def _words(self) -> tuple[list[int], list[int]]:
@@ -224,7 +228,8 @@ class Draft:
         """The items with the answers in the places of the questions; a question without one as it was."""
         items: list[Item] = []
         for part in self.parts:
-            if not isinstance(part, str) or part.strip(WHITE_SPACE) or not _ends_line(items):
+            ends_line = bool(items) and isinstance(items[-1], Tag) and items[-1].kind == "break"
+            if not isinstance(part, str) or part.strip(WHITE_SPACE) or not ends_line:
                 items += expanded([part], answers)  # no space begins a line that a sentence too short has ended
         return _merge_texts(items)
 
@@ -259,10 +264,6 @@ def expanded(parts: "Iterable[Item | Question]", answers: Answers) -> Iterator[I
             yield from expanded(part.markup.items, answers)
         else:
             yield part if isinstance(part, str) else item_of(part)
-
-
-def _ends_line(items: list[Item]) -> bool:
-    return bool(items) and isinstance(items[-1], Tag) and items[-1].kind == "break"
 
 
 def items_job(items: Sequence[Item], options: DocumentOptions) -> TranslationJob[list[Item]]:
