@@ -22,9 +22,7 @@ MANY = 256  # repetitions at most that cost nothing worth mentioning
 ALPHABET = frozenset(map(ord, "".join(map(chr, range(128))) + "\x85\xa0ÀéßΩЖя中の\u2028\u3000ﬁ😀"))
 MATCHING, SEARCHING = {"match", "fullmatch"}, {"search", "findall", "finditer", "sub", "subn", "split"}
 # Patterns that may stay, and why.
-EXCEPTIONS: dict[str, str] = {
-    "(?s)<x>(.*?)</x>": "reads the page that comes with Heed",
-}
+EXCEPTIONS: dict[str, str] = {"(?s)<x>(.*?)</x>": "reads the page that comes with Heed"}
 
 
 @dataclass(frozen=True)

@@ -165,6 +165,12 @@ def test_an_error_in_a_field_or_a_trailer_is_answered_by_the_method_that_is_over
             wait_for(seen, "connection_lost")
 
 
+def test_the_head_of_an_answer_leaves_with_its_body(server):
+    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
+        connection.sendall(GET % b"health")
+        assert connection.recv(65536).endswith(b'\r\n\r\n{"status":"ok"}')
+
+
 def test_a_client_that_does_not_read_pauses_writing_until_it_does():
     with watched() as (seen, connection):
         connection.sendall(GET % b"large")

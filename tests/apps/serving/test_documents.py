@@ -281,7 +281,8 @@ def test_no_words_vanish_where_a_translation_is_blank(model_folder):
         engine = Engine(translator)
         engine.start()
         service = Service({(pair := ("en", "de")): engine})
-        [found] = await service.translate(await service.drafts(["seven"], [pair]), [pair], n_best=n_best)
+        drafts = await service.drafts(["seven"], [pair], DocumentOptions(language="en"))
+        [found] = await service.translate(drafts, [pair], n_best=n_best)
         assert service.metrics.value("heed_blank_translations_total") == 1
         await service.close()
         return found.text

@@ -21,6 +21,7 @@ SENTENCES = ["one", "seven hundred twelve", "", "forty-two thousand and six", "n
 @pytest.fixture(params=[1, 2], autouse=True)
 def n_searches(request, monkeypatch) -> int:
     """Of one thread each: the tests' processes fill the cores."""
+    monkeypatch.setattr("heed.apps.serving.engine.MANY_PARAMETERS", 0)
     monkeypatch.setattr(CpuSearchBackend, "search_threads", lambda *_: request.param)
     monkeypatch.setattr(CpuSearchBackend, "use_threads", lambda *_: None)
     return request.param

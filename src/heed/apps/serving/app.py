@@ -29,13 +29,13 @@ from heed.runtime.process_tuning import give_back_freed_memory
 
 MEMORY_SECONDS = 15.0  # after which freed memory is given back, again and again
 LEFT = 499  # the status that is counted for a client that left
-HEADERS = {
-    "cache-control": "no-store",
-    "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
-    "referrer-policy": "no-referrer",
-    "x-content-type-options": "nosniff",
-    "x-frame-options": "DENY",
-}
+HEADERS = [
+    (b"cache-control", b"no-store"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+]
 PREFLIGHT = {
     "access-control-allow-methods": "GET, POST",
     "access-control-allow-headers": "authorization, content-type",
@@ -45,9 +45,7 @@ DOWNLOAD_PATH = "/download_file/{name}"
 MAX_FORM_BYTES = 2**16  # of a form around a file
 UPLOAD_PATHS = (libretranslate.UPLOAD_PATH, deepl.UPLOAD_PATH, GLOSSARIES_PATH)
 MAX_GLOSSARY_BYTES = 3 * glossaries.MAX_BYTES + MAX_FORM_BYTES  # of a body; a form writes a byte in three
-PIECE_BYTES = 2**16  # of a body that is parsed: milliseconds, whatever stands in it
 UPLOADS_AT_ONCE = 4  # of the largest size, or more of smaller ones
-HEADER_PAIRS = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
 
 
 def make_app(service: Service, log: Callable[[str], None]) -> ASGIApp:
@@ -131,12 +129,8 @@ class Guard:
 
     def __init__(self, app: ASGIApp, service: Service, log: Callable[[str], None], *, paths: set[str]):
         self._app, self._service, self._log, self._paths = app, service, log, paths
-        # Clients that have not shown a key in the head of a request have a budget of their own.
-        n_bytes = service.limits.max_file_bytes
-        self._uploads, self._strangers_uploads = (
-            _MemoryBudget(UPLOADS_AT_ONCE * n_bytes),
-            _MemoryBudget(UPLOADS_AT_ONCE * n_bytes),
-        )
+        # Clients that have not shown a key in the head of a request have room of their own.
+        self._n_free = dict.fromkeys((True, False), UPLOADS_AT_ONCE * service.limits.max_file_bytes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         # ASGI's lifespan events have neither a path nor a client.
@@ -160,13 +154,15 @@ class Guard:
             self._service.doors.check(scope)
             is_known = self._has_key(headers, reads_body=scope["method"] == "POST")
             if path in UPLOAD_PATHS:
-                upload = _Upload(self._uploads if is_known else self._strangers_uploads)
+                upload = _Upload(self._n_free, is_known)
             if cors and scope["method"] == "OPTIONS" and b"access-control-request-method" in headers:
                 await Response(status_code=204, headers=PREFLIGHT)(scope, receive, answer.send)
                 return
             if (body := await self._body(receive, upload, path)) is None:
                 return
-            await _until_client_leaves(self._app(scope, _replay(body), answer.send), receive, answer)
+            # The application receives nothing more: the body is there, and the client is watched here.
+            scope["state"], never = {"body": body}, asyncio.get_running_loop().create_future
+            await _until_client_leaves(self._app(scope, never, answer.send), receive, answer)
         except Exception as error:
             fault = error
             if answer.status == 0:
@@ -235,26 +231,23 @@ class Guard:
         return b"".join(parts)
 
 
+@dataclass
 class _Upload:
-    """The bytes that an upload takes of the memory budget that all of them share."""
+    """The bytes that an upload takes of those that are free for all of known clients, or of all others."""
 
-    def __init__(self, budget: "_MemoryBudget"):
-        self._budget, self._n_bytes = budget, 0
+    n_free: dict[bool, int]
+    is_known: bool
+    n_bytes: int = 0
 
     def take(self, n_bytes: int) -> None:
         """HTTPError if there is no room."""
-        self._n_bytes += n_bytes
-        self._budget.n_free -= n_bytes
-        if self._budget.n_free < 0:
+        self.n_bytes += n_bytes
+        self.n_free[self.is_known] -= n_bytes
+        if self.n_free[self.is_known] < 0:
             raise HTTPError(503, "too many files at once", {"retry-after": "5", "connection": "close"})
 
     def release(self) -> None:
-        self._budget.n_free += self._n_bytes
-
-
-@dataclass
-class _MemoryBudget:
-    n_free: int
+        self.n_free[self.is_known] += self.n_bytes
 
 
 class _Answer:
@@ -272,7 +265,7 @@ class _Answer:
             own = message.get("headers", [])
             self._n_left = next((int(value) for name, value in own if name == b"content-length"), -1)
             names = {name for name, _ in own}  # a page has a policy of its own
-            ours = [pair for pair in HEADER_PAIRS if pair[0] not in names]
+            ours = [pair for pair in HEADERS if pair[0] not in names]
             message = {**message, "headers": [*own, *ours, *self._more_headers]}
             self.complete = not self._has_body
         elif message["type"] == "http.response.body":
@@ -280,22 +273,6 @@ class _Answer:
             self._n_left -= len(message.get("body", b""))
             self.complete |= self._n_left == 0 or not message.get("more_body", False)
         await self._send(message)
-
-
-def _replay(body: bytes) -> Receive:
-    """A receive function that gives the application the body in pieces, between which others have their turn."""
-    starts = iter(range(0, max(1, len(body)), PIECE_BYTES))
-
-    async def receive() -> Message:
-        if (start := next(starts, None)) is not None:
-            end = start + PIECE_BYTES
-            if start:
-                await asyncio.sleep(0)
-            return {"type": "http.request", "body": body[start:end], "more_body": end < len(body)}
-        await asyncio.Event().wait()
-        raise AssertionError
-
-    return receive
 
 
 async def _until_client_leaves(work: Awaitable[None], receive: Receive, answer: _Answer) -> None:

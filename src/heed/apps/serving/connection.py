@@ -10,9 +10,10 @@ tests/apps/serving/test_connection.py checks what is relied on:
   body's trailers, and `on_headers_complete()`.
 - A request that offers another protocol is left alone if `_should_upgrade()` says so.
 - If one of httptools' callbacks raises `httptools.HttpParserError`, `data_received` calls `send_400_response(msg)`.
-- `on_headers_complete` hands the request to the application that `self.app` is at that moment.
+- `on_headers_complete` hands the request to the application that `self.app` is at that moment; it runs later.
 - `self.cycle` is the latest request, None before the first. It has `response_started`, `response_complete`, `scope`,
-  `more_body`, true until its body is there, and `keep_alive`: without it the connection ends with the response.
+  `more_body`, true until its body is there, and `keep_alive`: without it the connection ends with the response. It
+  writes a response by its `transport` alone, `response_started` being set: the head, then, but to HEAD, the body.
 - `self.pipeline` holds requests that wait for the response to an earlier one.
 - `self.loop` is the event loop, `self.transport` the connection's transport, `self.parser` what parses its bytes.
 - `self.url` and `self.headers` are those of the request whose head was parsed last.
@@ -167,7 +168,10 @@ class Connection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._head_bytes = 0
         self.app = self._whole_app if len(self._all) <= self._most else self._refuse
+        before = self.cycle
         super().on_headers_complete()
+        if self.cycle is not before and self.cycle.scope["method"] != "HEAD":
+            self.cycle.transport = _Writer(self.transport, self.cycle)  # type: ignore[assignment]
 
     async def _refuse(self, scope: Any, receive: Any, send: Any) -> None:
         self._service.metrics.rejected.labels("connections").inc()
@@ -194,6 +198,26 @@ class Connection(HttpToolsProtocol):
     def _close_if_idle(self) -> None:
         if self._is_idle and not self.transport.is_closing():
             self.transport.close()
+
+
+class _Writer:
+    """What a request writes to its connection: the head of the answer leaves with what follows it, in one packet."""
+
+    def __init__(self, transport: Any, cycle: Any):
+        self._transport, self._cycle, self.is_closing = transport, cycle, transport.is_closing
+        self._head: bytes | None = None  # held until something follows it, then empty
+
+    def write(self, data: bytes) -> None:
+        if self._head is None and self._cycle.response_started:
+            self._head = data
+        else:
+            self._transport.write((self._head or b"") + data)
+            self._head = self._head and b""
+
+    def close(self) -> None:
+        if self._head:
+            self._transport.write(self._head)
+        self._transport.close()
 
 
 def max_connections() -> int:

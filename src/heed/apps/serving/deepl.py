@@ -20,6 +20,7 @@ from starlette.responses import JSONResponse, Response
 
 from heed.apps.documents.formats import SUFFIXES
 from heed.apps.documents.markup import markup_options
+from heed.apps.documents.text.translation import DocumentOptions
 from heed.apps.serving.documents import DocumentFields, translate_file, translate_texts
 from heed.apps.serving.fields import GLOSSARY_ID, Code, Fields, Keep, Target, Text, Texts, Upload
 from heed.apps.serving.files import StoredFile, kind_of_file, name_of_translation, send_file
@@ -188,12 +189,13 @@ class LanguagesFields(Fields):
             )
         )
     ),
-    errors=TRANSLATED,
+    errors=(*TRANSLATED, 404),
 )
 async def translate(request: Request, service: Service, asked: TranslateFields) -> Response:
     check_bytes(service, asked.text)
     source, target = deepl_languages(service, asked.source_lang, asked.target_lang)
-    terms = service.glossaries.terms(asked.glossary_id, source, target)
+    terms = service.glossaries.terms(asked.glossary_id, source, target) or {}
+    options = DocumentOptions(language=source, target=target, keep=asked.keep, terms=terms)
 
     # Of plain texts, `split_sentences` decides what a line end means.
     markup, faults = asked.markup(), dict[int, HeedError]()
@@ -201,12 +203,9 @@ async def translate(request: Request, service: Service, asked: TranslateFields) 
     languages, translations = await translate_texts(
         service,
         [" ".join(text.splitlines()) for text in asked.text] if joins else asked.text,
-        source,
-        target,
+        options,
         markup=markup,
         by_line=asked.split_sentences == "0",
-        keep=asked.keep,
-        terms=terms,
         faults=faults,
     )
 
@@ -254,7 +253,7 @@ async def usage(request: Request, service: Service, _: None) -> Response:
     "DeepL: translate a document, which keeps its layout: " + ", ".join(SUFFIXES),
     fields=UploadFields,
     answer=record(document_id=TEXT, document_key=TEXT),
-    errors=TRANSLATED,
+    errors=(*TRANSLATED, 404),
     only_parts=True,
 )
 async def upload(request: Request, service: Service, asked: UploadFields) -> Response:

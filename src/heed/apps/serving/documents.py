@@ -1,6 +1,6 @@
 """Documents through the engines: their sentences share the search with all others, their alignments take turns."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, aclosing
 from dataclasses import replace
 from functools import partial
@@ -87,22 +87,19 @@ async def translate_documents(
 async def translate_texts(
     service: Service,
     texts: Sequence[str],
-    source: str,
-    target: str,
+    options: DocumentOptions,
     *,
     markup: bytes | None = None,
     n_best: int = 1,
     by_line: bool = False,
-    keep: tuple[str, ...] = (),
-    terms: Mapping[str, str] | None = None,
     faults: dict[int, HeedError] | None = None,
 ) -> tuple[list[tuple[str, float]], list[TextTranslations]]:
-    """The language of each text of a request, with its probability, and its translations; `source` may be "auto".
+    """The language of each text of a request, with its probability, and its translations; theirs may be "auto".
 
     markup: how texts with tags are read, as for `marked_up_job`, or b"" for HTML; tags go where their words go, and
-    there are no alternatives. faults: as for `translate_documents`, then. keep, terms: as for `DocumentOptions`.
+    there are no alternatives. faults: as for `translate_documents`, then.
     """
-    deadline = service.deadline()
+    deadline, source, target, terms = service.deadline(), options.language, options.target, options.terms
     languages = [(source, 1.0)] * len(texts)
     if source == "auto" and markup is None:
         languages = [await service.detect_source(text, target) for text in texts]
@@ -113,13 +110,13 @@ async def translate_texts(
         check_pair(service, src, tgt)
     if markup is None:
         service.check_room(pairs)
-        drafts = await service.drafts(texts, pairs, by_line=by_line, keep=keep, terms=terms)
+        drafts = await service.drafts(texts, pairs, options, by_line=by_line)
         return languages, await service.translate(drafts, pairs, n_best=n_best)
-    n_chars = 0 if terms is None else sum(map(len, texts)) + sum(map(len, terms))
-    of_pages = await off_event_loop(n_chars, lambda: [terms_in(page, terms or {}) for page in texts])
+    n_chars = sum(map(len, (*texts, *terms))) if terms else 0
+    of_pages = await off_event_loop(n_chars, lambda: [terms_in(page, terms) for page in texts])
     documents = [
-        _page(service, page, markup, place, DocumentOptions(language=src, target=tgt, keep=keep, terms=of_page))
-        for place, (page, (src, tgt), of_page) in enumerate(zip(texts, pairs, of_pages, strict=True), 1)
+        _page(service, page, markup, place, replace(options, language=src, terms=of_page))
+        for place, (page, (src, _), of_page) in enumerate(zip(texts, pairs, of_pages, strict=True), 1)
     ]
     pages = await translate_documents(service, documents, deadline=deadline, faults=faults)
     return languages, [TextTranslations(page.decode(), ()) for page, _ in pages]
@@ -189,20 +186,16 @@ async def _detect_document(service: Service, document: Document, target: str, de
 async def _answers(
     service: Service, asked: list[list[Sentence]], pairs: Sequence[Pair], deadline: float
 ) -> list[list[Translated]]:
-    texts = [[sentence.text for sentence in sentences] for sentences in asked]
+    places = [(i, j) for i, sentences in enumerate(asked) for j in range(len(sentences))]
+    texts, of_texts = [asked[i][j].text for i, j in places], [pairs[i] for i, _ in places]
     answers: list[list[Translated]] = [[Translated("")] * len(sentences) for sentences in asked]
-    async with aclosing(service.translations(texts, pairs, deadline=deadline)) as translations:
-        async for i, j, translation in translations:
+    async with aclosing(service.translations(texts, of_texts, deadline=deadline)) as translations:
+        async for number, translation in translations:
+            i, j = places[number]
             answers[i][j] = Translated(translation.text)
     for pair in set(pairs) & set(service.engines):
-        tagged = [
-            (i, j)
-            for i, sentences in enumerate(asked)
-            if pairs[i] == pair
-            for j, sentence in enumerate(sentences)
-            if sentence.has_tags
-        ]
-        sources, targets = [texts[i][j] for i, j in tagged], [answers[i][j].text for i, j in tagged]
+        tagged = [(i, j) for i, j in places if pairs[i] == pair and asked[i][j].has_tags]
+        sources, targets = [asked[i][j].text for i, j in tagged], [answers[i][j].text for i, j in tagged]
         async with service.in_time(deadline):
             links = await _alignments(service, pair, sources, targets)
         for (i, j), target, link in zip(tagged, targets, links, strict=True):

@@ -11,20 +11,20 @@ import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TypeVar
 
 from heed.apps.serving.metrics import Metrics
 from heed.apps.serving.request_queue import (
     Closing,
     Outcome,
-    Piece,
     Request,
     RequestQueue,
     SearchFailed,
     TooLate,
     TooLong,
 )
-from heed.apps.serving.search_thread import SearchThread, error_reason
+from heed.apps.serving.search_thread import Result, SearchThread, error_reason
 from heed.backends.choice import search_backend
 from heed.decoding.beam import Hypothesis
 from heed.decoding.parallel import MAX_SEARCHES
@@ -32,7 +32,11 @@ from heed.decoding.source_queue import PIECE_TOKENS
 from heed.decoding.translation import Translation
 from heed.decoding.translator import Translator
 from heed.errors import HeedError
+from heed.model.cost import n_parameters
 
+# One search of a smaller model is faster than the event loop, which reads and answers the requests. Two would wait for
+# Python's lock, each with half of the sentences: 1.1 to 1.3 times the processor time of a request to the demo's model.
+MANY_PARAMETERS = 2_000_000
 SHORT = 2000  # characters that are split and encoded in a millisecond
 MAX_KEPT_PAIRS = 1000  # of languages, whose translators are kept: a model may have forty thousand
 T = TypeVar("T")
@@ -51,12 +55,8 @@ class _Outcomes:
         self._deadline = self._loop.time() + timeout_seconds
         self._arrival: asyncio.Future[None] | None = None
 
-    def deliver(self, outcome: Outcome) -> None:
-        """Called by any thread."""
-        with suppress(RuntimeError):  # the loop is closed, and nobody waits
-            self._loop.call_soon_threadsafe(self._put, outcome)
-
-    def _put(self, outcome: Outcome) -> None:
+    def put(self, outcome: Outcome) -> None:
+        """Called in the event loop."""
         self._outcomes.append(outcome)
         self._wake()
 
@@ -84,15 +84,18 @@ class Engine:
         self.translator = translator
         self.metrics = metrics or Metrics()
         self.metrics.engines.append(self)
+        self._loop: asyncio.AbstractEventLoop | None = None  # that the requests come from
         self._by_pair: dict[tuple[str, str], Translator] = {}
         self.queue = RequestQueue(max_waiting, self.metrics)
-        n_threads = search_backend(translator.models[0]).search_threads(translator.models[0])
+        model = translator.models[0]
+        n_threads = search_backend(model).search_threads(model)
+        is_small = n_parameters(model.arch, model.vocab_size, model.src_vocab_size) < MANY_PARAMETERS
         self.searches: list[SearchThread] = []
-        for _ in range(min(n_threads, MAX_SEARCHES)):
+        for _ in range(1 if is_small else min(n_threads, MAX_SEARCHES)):
             search = SearchThread(
                 *(translator, self.queue, self.metrics, self.searches),
                 n_threads=n_threads,
-                deliver=self._take_result,
+                deliver=partial(self._in_loop, self._take_results),
                 fail=self._fail,
             )
             self.searches.append(search)
@@ -105,7 +108,7 @@ class Engine:
     @property
     def n_waiting(self) -> int:
         """Sentences, or pieces of long ones, in the queue."""
-        with self.queue.changed:
+        with self.queue.lock:
             return int(self.queue.n_waiting[0]) + sum(len(search.failed_pieces) for search in self.searches)
 
     @property
@@ -140,7 +143,7 @@ class Engine:
         what is unfinished leaves the queue and the search.
         """
         # Encoding, in front of the queue: what has no room is rejected before this work.
-        outcomes = _Outcomes(timeout_seconds)
+        self._loop, outcomes = asyncio.get_running_loop(), _Outcomes(timeout_seconds)
         self.queue.check_room()
         translators = [self.translator] * len(sentences) if pairs is None else list(map(self.between, pairs))
         different = dict.fromkeys(translators)
@@ -153,7 +156,7 @@ class Engine:
 
         # A beam has as many hypotheses as it is wide, not more.
         n_best = min(n_best, self.translator.settings.beam_size)
-        request = Request(sentences, n_best, translators, outcomes.deliver, n_unfinished=len(sentences))
+        request = Request(sentences, n_best, translators, outcomes.put, n_unfinished=len(sentences))
         request.add_pieces(pieces, [prefixes[one] for one in translators])
         self.queue.add(request)
 
@@ -183,7 +186,7 @@ class Engine:
         """Finishes accepted requests for at most `grace_seconds`, then ends the threads; unfinished requests fail."""
         self.queue.close()
         self._join(grace_seconds)
-        with self.queue.changed:
+        with self.queue.lock:
             searched = {piece.request for search in self.searches for piece in search.pieces()}
             left = searched.union(self.queue.requests())
         for request in left:
@@ -197,22 +200,29 @@ class Engine:
 
     # Called by any thread
 
+    def _in_loop(self, function: Callable[[T], None], argument: T) -> None:
+        if self._loop is not None:
+            with suppress(RuntimeError):  # the loop is closed, and nobody waits
+                self._loop.call_soon_threadsafe(function, argument)
+
     def _fail(self, request: Request, error: Exception) -> None:
         if not request.over:
             self.queue.remove(request)
-            request.deliver(error)
+            self._in_loop(request.deliver, error)
 
-    def _take_result(self, piece: Piece, hypotheses: list[Hypothesis], seconds: float) -> None:
-        """Finishes the sentence if this was the last of its pieces."""
-        self.metrics.tokens.labels("source").inc(len(piece.ids))
-        self.metrics.tokens.labels("target").inc(len(hypotheses[0].ids))
-        with self.queue.changed:
+    # Called in the event loop
+
+    def _take_results(self, found: Sequence[Result]) -> None:
+        """Finishes the sentences of which these were the last pieces."""
+        self.metrics.tokens.labels("source").inc(sum(len(piece.ids) for piece, _, _ in found))
+        self.metrics.tokens.labels("target").inc(sum(len(hypotheses[0].ids) for _, hypotheses, _ in found))
+        for piece, hypotheses, seconds in found:
             self.queue.count_done(seconds / len(self.searches))
             results = piece.request.results[piece.sentence]
             results[piece.place] = hypotheses
             complete = [result for result in results if result is not None]
-        if len(complete) == len(results):
-            self._finish(piece.request, piece.sentence, complete)
+            if len(complete) == len(results):
+                self._finish(piece.request, piece.sentence, complete)
 
     def _finish(self, request: Request, i: int, pieces: list[list[Hypothesis]]) -> None:
         """Delivers sentence i, joined from its pieces' hypotheses."""
@@ -223,9 +233,8 @@ class Engine:
         except BaseException as error:  # of the tokenizer
             self._fail(request, SearchFailed(error_reason(error)))
             return
-        with self.queue.changed:
-            request.n_unfinished -= 1
-            request.over = request.n_unfinished == 0
+        request.n_unfinished -= 1
+        request.over |= request.n_unfinished == 0
         request.deliver((i, translation))
 
 

@@ -4,6 +4,7 @@ A validator raises HTTPError where pydantic's own message would not do.
 """
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 from pydantic import (
@@ -36,8 +37,13 @@ class Fields(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _without_empty(cls, fields: Mapping[str, Any]) -> dict[str, Any]:
-        empty = {name for name, field in cls.model_fields.items() if MayBeEmpty in field.metadata}
+        empty = _may_be_empty(cls)
         return {name: value for name, value in fields.items() if value is not None and (value != "" or name in empty)}
+
+
+@cache
+def _may_be_empty(model: type[BaseModel]) -> set[str]:
+    return {name for name, field in model.model_fields.items() if MayBeEmpty in field.metadata}
 
 
 Asked = TypeVar("Asked", bound=BaseModel)

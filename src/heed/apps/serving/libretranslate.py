@@ -8,6 +8,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from heed.apps.documents.formats import SUFFIXES
+from heed.apps.documents.text.translation import DocumentOptions
 from heed.apps.serving.documents import DocumentFields, translate_file, translate_texts
 from heed.apps.serving.fields import Alternatives, Fields, Keep, Key, Source, Target, Text, Texts, Upload
 from heed.apps.serving.files import kind_of_file, name_of_translation, send_file
@@ -73,14 +74,10 @@ class DownloadPath(BaseModel):
 async def translate(request: Request, service: Service, asked: TranslateFields) -> Response:
     check_size(service, asked.q)
     source, target = known_languages(service, asked.source, asked.target)
+    options = DocumentOptions(language=source, target=target, keep=asked.keep)
+    markup = b"" if asked.format == "html" else None
     languages, translations = await translate_texts(
-        service,
-        asked.q,
-        source,
-        target,
-        markup=b"" if asked.format == "html" else None,
-        n_best=1 + asked.alternatives,
-        keep=asked.keep,
+        service, asked.q, options, markup=markup, n_best=1 + asked.alternatives
     )
 
     # Answers have a list where the question had one.
@@ -158,7 +155,7 @@ async def suggest(request: Request, service: Service, _: None) -> Response:
     "Translate a file, which keeps its layout: " + ", ".join(SUFFIXES),
     fields=UploadFields,
     answer=record(translatedFileUrl=TEXT),
-    errors=TRANSLATED,
+    errors=(*TRANSLATED, 404),
     only_parts=True,
 )
 async def upload(request: Request, service: Service, asked: UploadFields) -> Response:

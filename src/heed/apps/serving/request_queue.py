@@ -109,8 +109,9 @@ class RequestQueue:
 
     def __init__(self, max_waiting: int, metrics: Metrics):
         self._max_waiting, self._metrics = max_waiting, metrics
-        # Guards the queue, which requests are over, and what the searches hold. Notified when pieces arrive.
-        self.changed = threading.Condition(threading.RLock())
+        # Guards the queue, which requests are over, and what the searches hold.
+        self.lock = threading.RLock()
+        self._changed = threading.Condition(self.lock)  # notified when pieces arrive
         self._queues: dict[int, deque[Request]] = {}  # by n_best; that of the longest wait first
         self.n_waiting = np.zeros(1, np.int64)  # in memory that a search's kernel sees between two steps
         self.closing = False
@@ -119,21 +120,22 @@ class RequestQueue:
 
     def requests(self) -> list[Request]:
         """The requests with waiting pieces."""
-        with self.changed:
+        with self.lock:
             return [request for queue in self._queues.values() for request in queue]
 
     def check_room(self, n_pieces: int = 0, n_tokens: int = 0) -> None:
         """Raises QueueFull or Closing. Cheap: a request that is rejected costs nothing more."""
-        with self.changed:
+        with self.lock:
             if self.closing:
                 raise self.count_rejection(Closing("the server ends"))
             # An empty queue takes any request; else each counts for half of the queue at most.
-            requests = self.requests()
+            if not (requests := self.requests()):
+                return
             most, most_tokens = self._max_waiting, self._max_waiting * QUEUE_TOKENS
             waiting = sum(min(len(request.waiting), most // 2) for request in requests)
             tokens = sum(min(request.n_tokens, most_tokens // 2) for request in requests)
             full = waiting + min(n_pieces, most // 2) > most or tokens + min(n_tokens, most_tokens // 2) > most_tokens
-            if not requests or not (full or waiting == most):
+            if not (full or waiting == most):
                 return
             # At the speed so far, all that waits now will then have been searched.
             seconds = self._seconds / max(1, self.n_done) * sum(len(request.waiting) for request in requests)
@@ -149,7 +151,7 @@ class RequestQueue:
 
     def add(self, request: Request) -> None:
         """Queues the pieces of a request, if it has any. Raises QueueFull or Closing."""
-        with self.changed:
+        with self.lock:
             if request.waiting:
                 self.check_room(len(request.waiting), request.n_tokens)
                 for other in (others := self.requests()):
@@ -157,11 +159,11 @@ class RequestQueue:
                 request.shared = bool(others)
                 self._queues.setdefault(request.n_best, deque()).append(request)
                 self.n_waiting += len(request.waiting)
-                self.changed.notify(len(request.waiting))
+                self._changed.notify(len(request.waiting))
 
     def remove(self, request: Request) -> None:
         """Ends a request for which nobody waits: its waiting pieces go now, those in a search a few steps later."""
-        with self.changed:
+        with self.lock:
             request.over = True
             self.n_waiting -= len(request.waiting)
             request.waiting.clear()
@@ -171,13 +173,13 @@ class RequestQueue:
 
     def close(self) -> None:
         """Accepts no more requests; searches end when nothing waits."""
-        with self.changed:
+        with self.lock:
             self.closing = True
-            self.changed.notify_all()
+            self._changed.notify_all()
 
     def next_n_best(self) -> int | None:
         """The n_best that has waited longest, once there is one; None at the end."""
-        with self.changed:
+        with self.lock:
             while True:
                 self._queues = {n_best: queue for n_best, queue in self._queues.items() if queue}
                 if self._queues:
@@ -186,45 +188,43 @@ class RequestQueue:
                     return n_best
                 if self.closing:
                     return None
-                self.changed.wait()
-
-    def take(self, n_best: int) -> Piece | None:
-        """The next piece of the request whose turn it is; None if no piece with this n_best waits."""
-        with self.changed:
-            queue = self._queues.get(n_best)
-            if not queue:
-                return None
-            request = queue.popleft()
-            piece = request.waiting.popleft()
-            self.n_waiting -= 1
-            request.n_tokens -= piece.n_tokens
-            if request.waiting:
-                queue.append(request)
-            return piece
+                self._changed.wait()
 
     def first(self, n_best: int) -> Request | None:
         """The request whose turn it is."""
-        with self.changed:
+        with self.lock:
             queue = self._queues.get(n_best)
             return queue[0] if queue else None
 
-    def count(self, n_best: int) -> int:
-        """Waiting pieces of this n_best."""
-        with self.changed:
-            return sum(len(request.waiting) for request in self._queues.get(n_best, ()))
-
-    def others_wait(self, n_best: int) -> bool:
-        """Whether requests of another n_best wait."""
-        with self.changed:
-            return any(queue for other, queue in self._queues.items() if other != n_best)
-
     def wait(self, seconds: float) -> bool:
         """Waits for a piece, or the end; False if neither came."""
-        with self.changed:
-            return self.changed.wait_for(lambda: self.closing or any(self._queues.values()), seconds)
+        with self.lock:
+            return self._changed.wait_for(lambda: self.closing or any(self._queues.values()), seconds)
 
     def count_done(self, seconds: float) -> None:
         """Counts a piece that was searched, and the seconds until the next one can be."""
-        with self.changed:
-            self.n_done += 1
-            self._seconds += seconds
+        self.n_done += 1
+        self._seconds += seconds
+
+    # For a search that has the lock
+
+    def take(self, n_best: int) -> Piece | None:
+        """The next piece of the request whose turn it is; None if no piece with this n_best waits."""
+        queue = self._queues.get(n_best)
+        if not queue:
+            return None
+        request = queue.popleft()
+        piece = request.waiting.popleft()
+        self.n_waiting -= 1
+        request.n_tokens -= piece.n_tokens
+        if request.waiting:
+            queue.append(request)
+        return piece
+
+    def count(self, n_best: int) -> int:
+        """Waiting pieces of this n_best."""
+        return sum(len(request.waiting) for request in self._queues.get(n_best, ()))
+
+    def others_wait(self, n_best: int) -> bool:
+        """Whether requests of another n_best wait."""
+        return any(queue for other, queue in self._queues.items() if other != n_best)

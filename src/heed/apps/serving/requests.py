@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from functools import partial
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -13,6 +14,7 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from heed.apps.serving.fields import File, check_text, read
 from heed.apps.serving.files import with_plain_filename
@@ -59,24 +61,23 @@ def error_response(path: str, error: Exception) -> Response:
 
 def routes(endpoints: Sequence[Endpoint], service: Service) -> list[Route]:
     """A route for each endpoint: keys are checked and fields read before its function is called."""
+    found = [Route(one.operation.path, one, methods=[*one.operation.methods]) for one in endpoints]
+    for route in found:  # Starlette would run a function within three more, which treat errors as `Guard` does
+        route.app = partial(_answer, route.endpoint, service)
+    return found
 
-    def route(endpoint: Endpoint) -> Route:
-        operation: Operation = endpoint.operation
 
-        async def answer(request: Request) -> Response:
-            asked = None
-            if not operation.is_open:
-                fields = await (_parameters_with_file if operation.only_parts else _parameters)(request)
-                check_key(service, request, fields)
-                request.state.fields = fields
-                if operation.fields is not None:
-                    asked = read(operation.fields, fields, max_alternatives=service.limits.max_alternatives)
-            response: Response = await endpoint(request, service, asked)
-            return response
-
-        return Route(operation.path, answer, methods=[*operation.methods])
-
-    return [route(endpoint) for endpoint in endpoints]
+async def _answer(endpoint: Endpoint, service: Service, scope: Scope, receive: Receive, send: Send) -> None:
+    operation: Operation = endpoint.operation
+    request, asked = Request(scope), None
+    if not operation.is_open:
+        fields = await (_parameters_with_file if operation.only_parts else _parameters)(request)
+        check_key(service, request, fields)
+        request.state.fields = fields
+        if operation.fields is not None:
+            asked = read(operation.fields, fields, max_alternatives=service.limits.max_alternatives)
+    response: Response = await endpoint(request, service, asked)
+    await response(scope, receive, send)
 
 
 async def _parameters(request: Request) -> dict[str, Any]:
@@ -86,7 +87,7 @@ async def _parameters(request: Request) -> dict[str, Any]:
     """
     # The body's fields come later and replace those of the query.
     fields = _group_by_name(request.query_params.multi_items())
-    body = await request.body()
+    body: bytes = request.state.body
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
     # Decoders raise errors of many kinds for a bad body; all of them are the client's fault.
@@ -135,7 +136,7 @@ async def _parameters_with_file(request: Request) -> dict[str, Any]:
         raise HTTPError(
             415 if fields.get("file") else 400, "Invalid request: missing file parameter: send a multipart form"
         )
-    body = await request.body()
+    body: bytes = request.state.body
     try:
         form = await _form(request, body, max_files=1)
         fields = _group_by_name(request.query_params.multi_items()) | _texts_of(form)
@@ -223,12 +224,17 @@ def check_bytes(service: Service, texts: list[str]) -> None:
         )
 
 
+def model_codes(service: Service, source: str, target: str) -> tuple[str, str]:
+    """The models' codes of both, or what was given in lower case; the source may be "auto", which "" is too."""
+    is_auto = not source or source.strip().lower() == "auto"
+    return "auto" if is_auto else known_code(source, service.codes), known_code(target, service.codes)
+
+
 def deepl_languages(service: Service, source: str, target: str) -> tuple[str, str]:
-    """The models' codes of both; "" as a source is auto. HTTPError in the words that DeepL's clients look for."""
-    known = service.codes
-    src, tgt = "auto" if not source or is_auto(source) else known_code(source, known), known_code(target, known)
+    """The models' codes of both, or "auto". HTTPError in the words that DeepL's clients look for."""
+    src, tgt = model_codes(service, source, target)
     for name, code in (("target_lang", tgt), ("source_lang", src)):
-        if code not in known and (name, code) != ("source_lang", "auto"):
+        if code not in service.codes and (name, code) != ("source_lang", "auto"):
             raise HTTPError(400, f"Value for '{name}' not supported: {code[:20]}")
     if src != "auto" and not service.has(src, tgt):
         raise HTTPError(400, f"Value for 'target_lang' not supported with source_lang={src[:20]}: {tgt[:20]}")
@@ -236,18 +242,12 @@ def deepl_languages(service: Service, source: str, target: str) -> tuple[str, st
 
 
 def known_languages(service: Service, source: str, target: str) -> tuple[str, str]:
-    """The models' codes of both; the source may be "auto". HTTPError if the server does not know one of them."""
-    known = service.codes
-    src, tgt = "auto" if is_auto(source) else known_code(source, known), known_code(target, known)
+    """The models' codes of both, or "auto". HTTPError if the server does not know one of them."""
+    src, tgt = model_codes(service, source, target)
     for language in (src, tgt):
-        if language not in known and (language, src) != ("auto", "auto"):
+        if language not in service.codes and (language, src) != ("auto", "auto"):
             raise HTTPError(400, f"{language[:20]} is not supported")
     return src, tgt
-
-
-def is_auto(source: str) -> bool:
-    """Whether the client leaves it to the server to tell the language."""
-    return source.strip().lower() == "auto"
 
 
 def check_pair(service: Service, src: str, tgt: str) -> None:

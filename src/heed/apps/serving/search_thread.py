@@ -18,6 +18,7 @@ from heed.errors import HeedError, is_out_of_memory
 TURN = MAX_SENTENCES
 # Calls of a few steps for which a sentence waits for others if they fill less than a quarter of the search.
 PATIENCE = 3
+Result = tuple[Piece, list[Hypothesis], float]  # what was found for a piece; the seconds since the one before it
 IDLE_SECONDS = 1.0  # after which a search ends, and frees the keys and values of the largest crowd that it has seen
 
 
@@ -25,7 +26,7 @@ class SearchThread:
     """Searches what the queue holds until the queue is closed and empty.
 
     peers: all searches of the engine, this one included, which divide sentences and threads equally. deliver: takes
-    the hypotheses of a piece, and the seconds since the one before. fail: ends a request with an error.
+    what was found for some pieces at once, since each call wakes the event loop. fail: ends a request with an error.
     """
 
     def __init__(
@@ -36,11 +37,12 @@ class SearchThread:
         peers: Sequence["SearchThread"],
         *,
         n_threads: int,
-        deliver: Callable[[Piece, list[Hypothesis], float], None],
+        deliver: Callable[[list[Result]], None],
         fail: Callable[[Request, Exception], None],
     ):
         self._translator, self._queue, self._metrics = translator, queue, metrics
         self._peers, self._deliver, self._fail = peers, deliver, fail
+        self._results: list[Result] = []  # that are not yet delivered
         self._n_threads_of_all, self._n_threads = n_threads, 0
         self.searching: dict[int, Piece] = {}  # by number; written by this thread alone
         self.failed_pieces: deque[Piece] = deque()  # were in a search that failed, and are searched alone
@@ -78,12 +80,21 @@ class SearchThread:
             n_waiting=self._queue.n_waiting,
             n_searches=n_searches,
         )
-        for result in distinct_search(plan, sources, text_of=translator.text_of):
-            if result is not None:
-                number, hypotheses = result
-                now = time.monotonic()
-                seconds, self._busy_since = now - self._busy_since, now
-                self._deliver(self.searching.pop(number), hypotheses, seconds)
+        try:
+            for result in distinct_search(plan, sources, text_of=translator.text_of):
+                if result is not None:
+                    number, hypotheses = result
+                    now = time.monotonic()
+                    seconds, self._busy_since = now - self._busy_since, now
+                    self._results.append((self.searching.pop(number), hypotheses, seconds))
+        finally:
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        """Delivers what the last steps have found."""
+        if self._results:
+            self._deliver(self._results)
+            self._results = []
 
     def _sources(self, n_best: int) -> Iterator[Source | None]:
         """The pieces of this n_best, one of each request in turn; ends when it is others' turn, or the queue's end.
@@ -95,8 +106,9 @@ class SearchThread:
         queue = self._queue
         n_given, n_calls, giving = 0, 0, False
         while True:
+            self._hand_over()
             # One lock for the whole decision: no other search takes a piece between the counts and the choice.
-            with queue.changed:
+            with queue.lock:
                 others_wait = queue.others_wait(n_best)
                 turn_is_over = others_wait and n_given >= TURN
 
@@ -144,6 +156,7 @@ class SearchThread:
         return Source(self._last_number, piece.ids, piece.prefix)
 
     def _is_cancelled(self, number: int) -> bool:
+        self._hand_over()  # a search asks this, or for sources, before it takes its next steps
         if self.searching[number].request.over:
             del self.searching[number]
             return True

@@ -35,11 +35,7 @@ def bind(host: str, port: int) -> socket.socket:
         except OSError:
             bound.close()
             raise
-    except (
-        OSError,
-        OverflowError,
-        UnicodeError,
-    ) as error:  # a host name with an empty or overlong label raises UnicodeError
+    except (OSError, OverflowError, UnicodeError) as error:  # UnicodeError: a label of the host is empty or too long
         if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
             raise HeedError(f"{host}:{port} is in use; take another --port, or end the program that has it.") from None
         reason = getattr(error, "strerror", None) or str(error)

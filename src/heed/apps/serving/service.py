@@ -17,7 +17,7 @@ from heed.apps.documents.text.items import Item
 from heed.apps.documents.text.sentences import splitter
 from heed.apps.documents.text.tagged_text import has_words
 from heed.apps.documents.text.terms import Terms
-from heed.apps.documents.text.translation import Question, expanded
+from heed.apps.documents.text.translation import DocumentOptions, Question, expanded
 from heed.apps.serving.document_workers import FILES_AT_ONCE, DocumentWorkers
 from heed.apps.serving.doors import AccessPolicy
 from heed.apps.serving.engine import Engine, off_event_loop
@@ -285,9 +285,7 @@ class Service:
         for pair in set(pairs) & set(self.engines):
             self.engines[pair].queue.check_room()
 
-    async def translate(
-        self, drafts: Sequence[TextDraft], pairs: Sequence[tuple[str, str]], *, n_best: int
-    ) -> list[Translated]:
+    async def translate(self, drafts: Sequence[TextDraft], pairs: Sequence[Pair], *, n_best: int) -> list[Translated]:
         """Translates each text from and into its languages. Errors as for `Engine.translate`."""
         of_drafts: list[list[Answer | None]] = [[None] * len(draft.questions) for draft in drafts]
         async with aclosing(self.answers(drafts, pairs, n_best=n_best)) as results:
@@ -296,25 +294,18 @@ class Service:
         return [_join(draft, answers, n_best) for draft, answers in zip(drafts, of_drafts, strict=True)]
 
     async def drafts(
-        self,
-        texts: Sequence[str],
-        pairs: Sequence[tuple[str, str]],
-        *,
-        by_line: bool = False,
-        keep: tuple[str, ...] = (),
-        terms: Mapping[str, str] | None = None,
+        self, texts: Sequence[str], pairs: Sequence[Pair], options: DocumentOptions, *, by_line: bool = False
     ) -> list[TextDraft]:
-        """The sentences of each text, or its lines. keep: expressions of what stays."""
+        """The sentences of each text, or its lines. Of the options, `keep` and `terms` count."""
 
         def made() -> list[TextDraft]:
-            given = Terms(terms) if terms else None
+            given = Terms(options.terms) if options.terms else None
             return [
-                TextDraft(text, splitter(src), by_line=by_line, keep=keep, terms=given)
+                TextDraft(text, splitter(src), by_line=by_line, keep=options.keep, terms=given)
                 for text, (src, _) in zip(texts, pairs, strict=True)
             ]
 
-        n_chars = sum(map(len, texts)) + sum(map(len, terms or ()))
-        return await off_event_loop(n_chars, made)
+        return await off_event_loop(sum(map(len, (*texts, *options.terms))), made)
 
     async def answers(
         self, drafts: Sequence[TextDraft], pairs: Sequence[tuple[str, str]], *, n_best: int = 1, prefix: str = ""
@@ -331,14 +322,14 @@ class Service:
             asked = {(i, j): question for i, of_text in enumerate(of_drafts) for j, question in enumerate(of_text)}
             while asked:
                 places, lost = list(asked), dict[tuple[int, int], Question]()
-                texts, of_texts = [[question.text] for question in asked.values()], [pairs[i] for i, _ in places]
+                texts, of_texts = [question.text for question in asked.values()], [pairs[i] for i, _ in places]
                 async with aclosing(
                     self.translations(texts, of_texts, n_best=n_best, prefix=prefix, deadline=deadline)
                 ) as results:
-                    async for number, _, translation in results:
+                    async for number, translation in results:
                         i, j = places[number]
                         question = asked[i, j]
-                        answers = await self._answers(question, translation, of_texts[number], deadline)
+                        answers = await self._answers(question, translation, pairs[i], deadline)
                         if not answers and has_words((bare := question.without_texts()).sentence):
                             lost[i, j] = bare
                             continue
@@ -363,51 +354,44 @@ class Service:
         return [] if made[0] is None else [items for items in made if items is not None]
 
     async def translations(
-        self,
-        texts: Sequence[Sequence[str]],
-        pairs: Sequence[tuple[str, str]],
-        *,
-        deadline: float,
-        n_best: int = 1,
-        prefix: str = "",
-    ) -> AsyncGenerator[tuple[int, int, Translation]]:
-        """Yields (text, sentence, its translation) as they are finished; texts: lists of sentences.
+        self, sentences: Sequence[str], pairs: Sequence[Pair], *, deadline: float, n_best: int = 1, prefix: str = ""
+    ) -> AsyncGenerator[tuple[int, Translation]]:
+        """Yields each sentence's place and translation as they are finished.
 
         A sentence whose best translation is blank gets the next one that is not, else itself. deadline: by the event
         loop's clock.
         """
-        asked: dict[Engine, list[tuple[int, int]]] = {}
-        for i, (sentences, pair) in enumerate(zip(texts, pairs, strict=True)):
-            for j, sentence in enumerate(sentences):
-                if pair not in self.engines:  # into its own language
-                    self.n_characters += len(sentence)
-                    yield i, j, Translation(sentence, sentence, 0.0, 0.0, True)
-                else:
-                    asked.setdefault(self.engines[pair], []).append((i, j))
+        asked: dict[Engine, list[int]] = {}
+        for i, (sentence, pair) in enumerate(zip(sentences, pairs, strict=True)):
+            if pair in self.engines:
+                asked.setdefault(self.engines[pair], []).append(i)
+            else:  # into its own language
+                self.n_characters += len(sentence)
+                yield i, Translation(sentence, sentence, 0.0, 0.0, True)
 
         # Blank ones are few, so that all their hypotheses cost little.
         for is_again in (False, True):
-            blank: dict[Engine, list[tuple[int, int]]] = {}
+            blank: dict[Engine, list[int]] = {}
             for engine, places in asked.items():  # texts for several models are rare: one at a time
-                of_engine, of_pairs = [texts[i][j] for i, j in places], [pairs[i] for i, _ in places]
+                of_engine, of_pairs = [sentences[i] for i in places], [pairs[i] for i in places]
                 seconds = max(0.0, deadline - asyncio.get_running_loop().time())
                 most = MAX_BEAM if is_again else n_best
                 async with aclosing(
                     engine.translate(of_engine, of_pairs, n_best=most, prefix=prefix, timeout_seconds=seconds)
                 ) as results:
                     async for number, translation in results:
-                        i, j = places[number]
+                        i = places[number]
                         if is_again:
                             source = replace(translation, text=translation.source, alternatives=())
                             text = without_blank(translation) or source
-                            yield i, j, replace(text, alternatives=text.alternatives[:n_best], is_best=False)
+                            yield i, replace(text, alternatives=text.alternatives[:n_best], is_best=False)
                             continue
                         self.n_characters += len(translation.source)
                         if is_blank(translation.text) and not is_blank(translation.source):
                             self.metrics.blank.inc()
-                            blank.setdefault(engine, []).append((i, j))
+                            blank.setdefault(engine, []).append(i)
                         else:
-                            yield i, j, translation
+                            yield i, translation
             asked = blank
 
 

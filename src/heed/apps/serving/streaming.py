@@ -13,15 +13,14 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from heed.apps.documents.formats.plain_text import TextDraft, write_text
-from heed.apps.documents.text.translation import LINE_ENDS_AS_SPACES
+from heed.apps.documents.text.translation import LINE_ENDS_AS_SPACES, DocumentOptions
 from heed.apps.serving.fields import Alternatives, Code, Fields, Keep, Key, MayBeEmpty, Text, Texts, as_list
 from heed.apps.serving.http_error import HTTPError
-from heed.apps.serving.requests import as_http_error, check_pair, check_size, is_auto
+from heed.apps.serving.requests import as_http_error, check_pair, check_size, model_codes
 from heed.apps.serving.service import Service
 from heed.apps.serving.specification import COUNT, FLAG, NUMBER, TEXT, TRANSLATED, choice, endpoint, list_of, record
 from heed.apps.visualization.trace import VIEWS, View, trace
 from heed.decoding.translator import Translator
-from heed.text.languages import known_code
 
 MAX_ATTENTION_CHARS = 600  # the weights grow with the square of the length
 MAX_WEIGHTS = 2_000_000  # of an answer: some 14 MB of JSON
@@ -102,7 +101,7 @@ async def translate(request: Request, service: Service, asked: TranslateFields) 
     pairs = [await _pair(service, asked, text) for text in texts]
     check_size(service, [prefix])
     service.check_room(pairs)
-    drafts = await service.drafts(texts, pairs, keep=asked.keep)
+    drafts = await service.drafts(texts, pairs, DocumentOptions(language="", keep=asked.keep))
     if len(prefix) * sum(len(draft.questions) for draft in drafts) > service.limits.max_chars:
         raise HTTPError(
             400, f"the prefix, given once for each sentence, has over {service.limits.max_chars} characters"
@@ -142,8 +141,8 @@ async def attention(request: Request, service: Service, asked: AttentionFields) 
 
     # Without a translation to look at, it is the model's own.
     if translation is None:
-        async with aclosing(service.translations([[source]], [pair], deadline=deadline)) as results:
-            _, _, own_translation = await anext(results)
+        async with aclosing(service.translations([source], [pair], deadline=deadline)) as results:
+            _, own_translation = await anext(results)
             translation = own_translation.text
 
     # Either may be long, so both count, and so do the weights, which grow with the product of the lengths.
@@ -171,8 +170,8 @@ async def _pair(service: Service, asked: TranslateFields | AttentionFields, text
     source, target = asked.source or only[0], asked.target or only[1]
     if not target:
         raise HTTPError(400, "Invalid request: missing target parameter")
-    source, target = known_code(source, service.codes), known_code(target, service.codes)
-    if is_auto(source):
+    source, target = model_codes(service, source, target)
+    if source == "auto":
         source, _ = await service.detect_source(text, target)
     check_pair(service, source, target)
     return source, target
