@@ -207,8 +207,7 @@ class Guard:
         limits = self._service.limits
         most = limits.max_body_bytes if upload is None else limits.max_file_bytes + MAX_FORM_BYTES
         most = MAX_GLOSSARY_BYTES if path == GLOSSARIES_PATH else most
-        parts: list[bytes] = []
-        n_bytes = 0
+        parts, n_bytes = list[bytes](), 0
         try:
             async with asyncio.timeout(self._service.limits.timeout_seconds):
                 while True:

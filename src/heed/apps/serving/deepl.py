@@ -51,8 +51,6 @@ NO_LIMIT = 1_000_000_000_000  # what DeepL reports where there is none
 FORMALITIES = ("default", "prefer_more", "prefer_less")
 # What would change a translation and is not done, instead of ignored.
 NOT_SUPPORTED = ("glossary_ids", "style_id", "custom_instructions", "translation_memory_id")
-
-
 MAX_NAMES = 100  # of tags in a list
 MAX_NAME = 100  # characters of a tag's name
 

@@ -140,8 +140,11 @@ class SearchThread:
 
     def _share_threads(self, n_busy: int) -> None:
         """Computes by this search's part of the threads from now on."""
+        # A small model's only search leaves a core to the event loop, which requests of a sentence or two keep busy.
         n_threads = max(1, self._n_threads_of_all // max(1, n_busy))
-        if len(self._peers) > 1 and n_threads != self._n_threads:
+        if len(self._peers) == 1 and len(self.searching) <= 2 * len({one.request for one in self.searching.values()}):
+            n_threads = 1
+        if n_threads != self._n_threads:
             search_backend(self._translator.models[0]).use_threads(n_threads)
             self._n_threads = n_threads
 
