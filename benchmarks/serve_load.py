@@ -1,6 +1,6 @@
 """`heed serve` under load, beside CTranslate2 behind a minimal server, on the same weights and sentences.
 
-    python benchmarks/serve_load.py --model RUN/model --src test.en              # requests per second, latency
+    python benchmarks/serve_load.py --model RUN/model --src test.en   # requests per second, latency, processor time
     python benchmarks/serve_load.py --model RUN/model --src test.en --memory 10000
     python benchmarks/serve_load.py --model RUN/model --src test.en --hostile 10
 
@@ -230,13 +230,20 @@ class Window:
     p50: float
     p95: float
     p99: float
+    processor: float  # seconds of the server's, a request
 
     @classmethod
-    def of(cls, taken: list[float], seconds: float) -> "Window":
+    def of(cls, taken: list[float], seconds: float, processor_seconds: float) -> "Window":
         if len(taken) < 2:
             raise SystemExit(f"only {len(taken)} requests were answered within {seconds} s")
         places = statistics.quantiles(taken, n=100, method="inclusive")
-        return cls(len(taken) / seconds, places[49], places[94], places[98])
+        return cls(len(taken) / seconds, places[49], places[94], places[98], processor_seconds / len(taken))
+
+
+def processor_seconds(pid: int) -> float:
+    """The processor time that a process has taken, of its user and of its system."""
+    user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 def measure(arguments: argparse.Namespace, sentences: list[str]) -> dict[str, Any]:
@@ -245,10 +252,11 @@ def measure(arguments: argparse.Namespace, sentences: list[str]) -> dict[str, An
     with running_servers(arguments) as addresses, yardstick(arguments) as without_server:
         for turn in range(arguments.windows + 1):  # the first one warms up
             found_alone = without_server()
-            for name, address in addresses.items():
+            for name, (host, port, pid) in addresses.items():
                 for n in arguments.clients:
-                    seconds = arguments.seconds if turn else 2.0
-                    window = Window.of(asyncio.run(clients(address, n, sentences, seconds)), seconds)
+                    seconds, before = arguments.seconds if turn else 2.0, processor_seconds(pid)
+                    taken = asyncio.run(clients((host, port), n, sentences, seconds))
+                    window = Window.of(taken, seconds, processor_seconds(pid) - before)
                     if turn:
                         windows.setdefault((name, n), []).append(window)
                         print(f"turn {turn}  {name:14}{n:4} {window}", file=sys.stderr)
@@ -260,7 +268,7 @@ def measure(arguments: argparse.Namespace, sentences: list[str]) -> dict[str, An
             "clients": n,
             **{
                 field: statistics.median(getattr(window, field) for window in found)
-                for field in ("requests_per_second", "p50", "p95", "p99")
+                for field in ("requests_per_second", "p50", "p95", "p99", "processor")
             },
         }
         for (name, n), found in windows.items()
@@ -270,18 +278,17 @@ def measure(arguments: argparse.Namespace, sentences: list[str]) -> dict[str, An
 
 
 @contextmanager
-def running_servers(arguments: argparse.Namespace) -> Iterator[dict[str, tuple[str, int]]]:
-    """The addresses of all servers, by name."""
+def running_servers(arguments: argparse.Namespace) -> Iterator[dict[str, tuple[str, int, int]]]:
+    """Host, port and process of all servers, by name."""
     with ExitStack() as stack:
         addresses = {}
         for name in arguments.only:
             kind, precision = name.split("-")[:2]
             heed = heed_command(arguments.model, precision)
             command = heed if kind == "heed" else [*worker_command(arguments), name]
-            host, port, _ = stack.enter_context(server(command))
-            addresses[name] = (host, port)
-        for address in addresses.values():
-            asyncio.run(answered(address))
+            addresses[name] = stack.enter_context(server(command))
+        for host, port, _ in addresses.values():
+            asyncio.run(answered((host, port)))
         yield addresses
 
 
@@ -297,12 +304,14 @@ async def answered(address: tuple[str, int]) -> None:
 def print_table(found: dict[str, Any]) -> None:
     batch, lone = found["batch_sentences_per_second"], found["lone_p50"]
     print(f"{YARDSTICK} without a server: {batch:,.0f} sentences/s in a batch; {lone * 1e3:.1f} ms for one (median)")
-    print(f"{'':15}{'clients':>8}{'req/s':>8}{'of batch':>10}{'p50 ms':>9}{'p95 ms':>9}{'p99 ms':>9}{'p50/lone':>10}")
+    times = "".join(f"{name:>9}" for name in ("p50 ms", "p95 ms", "p99 ms"))
+    print(f"{'':15}{'clients':>8}{'req/s':>8}{'of batch':>10}{times}{'p50/lone':>10}{'cpu ms':>8}")
     for row in found["rows"]:
         speed = row["requests_per_second"]
         print(
             f"{row['server']:15}{row['clients']:>8}{speed:>8.0f}{speed / batch:>10.0%}"
             f"{row['p50'] * 1e3:>9.1f}{row['p95'] * 1e3:>9.1f}{row['p99'] * 1e3:>9.1f}{row['p50'] / lone:>10.2f}"
+            f"{row['processor'] * 1e3:>8.2f}"
         )
 
 
