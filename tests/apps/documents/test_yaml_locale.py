@@ -88,6 +88,12 @@ def test_any_translation_is_read_as_its_words(source, words):
     assert value.rstrip("\n") == (words.strip() or "one").replace("\u2028", " ") and found["de"]["last"] == 1
 
 
+def test_forms_with_bars_between_them_are_texts_of_their_own():
+    text = 'a: "{0} none|{1} one thing|]1,Inf[ %count% things, :x"\nb: Home | {c|d}\n'
+    expected = 'a: "{0} NONE|{1} ONE THING|]1,Inf[ %count% THINGS, :X"\nb: hOME | {c|d}\n'
+    assert translated(text) == expected
+
+
 def test_only_the_root_of_the_source_is_translated_and_a_file_of_no_language_whole():
     assert translated("fr:\n  a: un\nen:\n  a: one\n") == "fr:\n  a: un\nde:\n  a: ONE\n"
     assert translated("'en':\n  a: {dir: ltr}\n") == "'de':\n  a: {dir: ltr}\n"

@@ -10,19 +10,16 @@ from dataclasses import dataclass
 
 from heed.apps.documents.formats.charsets import decode
 from heed.apps.documents.formats.plain_text import write_text
-from heed.apps.documents.formats.texts import Edit, Key, Text, edited, keyed_texts_job, read_string
+from heed.apps.documents.formats.texts import Edit, Key, Text, edited, keyed_texts_job, read_forms
 from heed.apps.documents.text.atoms import find_messages
-from heed.apps.documents.text.items import Item, cut_at
+from heed.apps.documents.text.items import Item
 from heed.apps.documents.text.translation import DocumentJob, DocumentOptions
 from heed.errors import HeedError
 
 MAX_DEPTH = 200  # objects and lists within each other
 _TOKEN = re.compile(r'(?<![ \t\r\n])([ \t\r\n]*+)("(?:[^"\\]|\\.)*+"|[\[\]{},])')
-# Beside what every format keeps: Chrome's names, what ICU shows as it is, and Laravel's names and numbers of a form.
-_ATOMS = re.compile(
-    r"\$[A-Za-z0-9_@]{1,60}\$|'\{[^{}']{1,200}\}'|(?<![\w:.]):[A-Za-z]\w{1,40}(?![\w:])|\[\d{1,9},(?:\d{1,9}|\*)\]"
-)
-_FORMS = re.compile(r" ?\|(?![^{}]{0,200}\}) ?")  # between the plural forms of a text, in Laravel and Vue
+# Beside what every format keeps: Chrome's names, what ICU shows as it is, and Laravel's names.
+_ATOMS = re.compile(r"\$[A-Za-z0-9_@]{1,60}\$|'\{[^{}']{1,200}\}'|(?<![\w:.]):[A-Za-z]\w{1,40}(?![\w:])")
 _LANGUAGES = ("@@locale", "locale", "lang", "language")  # keys whose value names the file's language
 _QUOTED_ARGUMENT = re.compile(r"(?<!')'(?=[{}])")
 # Of objects that describe a text, the one that is shown.
@@ -107,9 +104,7 @@ def _texts(text: str, name: str) -> Iterator[Text]:
             own, words = tuple(one.key for one in opened if one.key is not None), _text_of(sign)
             write = _writer(is_ascii, has_messages=bool(find_messages(words)))
             sibling = _sibling(end, inner.lead, is_ascii) if inner and inner.is_object else None
-            items = read_string(words, _ATOMS)
-            if "|" in words and not find_messages(words):
-                items = cut_at(items, _FORMS)
+            items = read_forms(words, _ATOMS)
             yield Text(start=start, end=end, items=items, write=write, key=own, raw=sign, sibling=sibling)
 
 

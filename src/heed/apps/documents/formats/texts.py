@@ -9,9 +9,12 @@ from typing import NamedTuple
 from heed.apps.documents.formats.directives import FORMAT, has_the_same, in_order
 from heed.apps.documents.formats.plain_text import read_text, write_text
 from heed.apps.documents.formats.plurals import has_form_for_one, plural_rule
-from heed.apps.documents.text.atoms import KEPT
-from heed.apps.documents.text.items import Item, Tag, with_read
+from heed.apps.documents.text.atoms import KEPT, find_messages
+from heed.apps.documents.text.items import Item, Tag, cut_at, with_read
 from heed.apps.documents.text.translation import DocumentOptions, TranslationJob, items_job
+
+_BETWEEN_FORMS = re.compile(r" ?\|(?![^{}]{0,200}\}) ?")
+_RANGE = re.compile(r"[\[\]](?:-?Inf|\d{1,9}),(?:\d{1,9}|\*|\+?Inf)[\[\]]")  # of the numbers that a form is for
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,6 +140,14 @@ def read_string(string: str, kept: re.Pattern[str] | None = None) -> list[Item]:
     """The items of a plain text. kept: what stays in it, besides all atoms."""
     items = read_text(string)
     return with_read(items, kept, lambda match: Tag("atom", match[0], text=match[0])) if kept else items
+
+
+def read_forms(string: str, kept: re.Pattern[str]) -> list[Item]:
+    """The items of a text that may hold plural forms with bars between them, as Symfony, Laravel and Vue write them."""
+    items = read_string(string, kept)
+    if "|" not in string or find_messages(string):
+        return items
+    return cut_at(with_read(items, _RANGE, lambda match: Tag("atom", match[0])), _BETWEEN_FORMS)
 
 
 def strings_job(

@@ -14,7 +14,7 @@ import yaml
 
 from heed.apps.documents.formats.charsets import decode
 from heed.apps.documents.formats.plain_text import write_text
-from heed.apps.documents.formats.texts import Edit, Text, edited, keyed_texts_job, read_string
+from heed.apps.documents.formats.texts import Edit, Text, edited, keyed_texts_job, read_forms
 from heed.apps.documents.text.items import Item
 from heed.apps.documents.text.translation import DocumentJob, DocumentOptions
 from heed.errors import HeedError
@@ -141,7 +141,7 @@ def _text(text: str, event: Any, opened: list[_Collection]) -> Text:
     return Text(
         start=start,
         end=end,
-        items=read_string(event.value, _ATOMS),
+        items=read_forms(event.value, _ATOMS),
         write=_writer(raw, event.style, text[end : event.end_mark.index], is_flow=is_flow),
         key=tuple(one.key for one in opened if one.key is not None),
         raw=raw,
