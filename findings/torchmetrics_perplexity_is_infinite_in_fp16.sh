@@ -4,8 +4,8 @@
 # Happens: the perplexity of the whole text is infinite as soon as one token's logit is 18 below the best one, that is
 # if one token is as improbable as e^-18, which a noisy corpus or a confident model has at once: the metric takes
 # log(softmax(x)) in the logits' type instead of log_softmax, and the probability is 0 there. In float32 and bfloat16 it
-# takes a difference of about 100. The logarithms of a call are also summed up in the logits' type, so that 12,000 tokens
-# of a random model are infinite in float16 by their number, and bfloat16 is up to 2 % off.
+# takes a difference of about 100. The logarithms of a call are also summed up in the logits' type, so that 12,000
+# tokens of a random model are infinite in float16 by their number, and bfloat16 is up to 2 % off.
 # metric.update(logits.float(), target) is right up to that difference; cross_entropy of logits.float() always is.
 # Seen with torchmetrics 1.9.0, torch 2.13.0, numpy 2.4.6, Python 3.11.
 set -euo pipefail
