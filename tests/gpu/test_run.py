@@ -120,7 +120,6 @@ def test_a_run_has_the_numbers_of_the_cpu_and_waits_in_known_places_alone(gpu, r
         scores = evaluation(again, texts, "cuda")
     assert any(line.startswith("Computing on cuda, fp32") for line in found.lines)
     assert any(line.startswith("Computing on cpu, fp32") for line in expected.lines)
-    # Once the CPU's first loss was another one than usual: this tells whether its corpus was, too.
     for path in (expected.folder / "data" / "tokenizer.json", *(expected.folder / "data" / "train").glob("*.[bn]*")):
         assert path.read_bytes() == (found.folder / path.relative_to(expected.folder)).read_bytes(), path.name
     for kind, n_entries in (("train", 4), ("validation", 2), ("test", 4)):

@@ -37,18 +37,18 @@ NO_DROPOUT = Architecture(n_layers=2, d_model=32, d_ff=64, n_heads=4, dropout=0.
 
 @pytest.fixture
 def run_two(commands: Commands, tmp_path: Path) -> Callable[..., list[str]]:
-    """Runs two processes that each call this file's function `part`; returns their messages."""
+    """Runs two processes that each call this file's function `part`; returns their messages. kernels: HEED_KERNELS."""
 
-    def run(part: str, *, statuses: tuple[int, int] = (0, 0)) -> list[str]:
+    def run(part: str, *, statuses: tuple[int, int] = (0, 0), kernels: str = "00") -> list[str]:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "WORLD_SIZE": "2"}
-        environment = os.environ | place | {"HEED_DEVICE": "cpu", "HEED_KERNELS": "0"}
+        environment = os.environ | place | {"HEED_DEVICE": "cpu"}
         code = f"import pathlib, sys; from {__name__} import {part}; {part}(pathlib.Path(sys.argv[1]))"
         server = commands.server(environment)
         processes = [
-            server.start([str(tmp_path)], cwd=PROJECT, environment=environment | {"RANK": str(rank)}, code=code)
-            for rank in range(2)
+            server.start([str(tmp_path)], cwd=PROJECT, environment=environment | own, code=code)
+            for own in ({"RANK": str(rank), "HEED_KERNELS": kernels[rank]} for rank in range(2))
         ]
         try:
             messages = [process.communicate(timeout=300)[1] for process in processes]
@@ -112,15 +112,21 @@ def test_gradients_are_summed_to_the_same_bits_in_slices_that_start_during_the_b
 def train_with_whole_micro_batches(folder: Path) -> None:
     trainer.sharing_of = lambda model: "whole"  # as on a GPU
     gradient_reduction.SLICE_BYTES = 2000
+    train_by_two(folder)
+
+
+def train_by_two(folder: Path) -> None:
     workers = join_workers(FP32.device)
     run_training(folder, load_tokenizer(folder / "tokenizer"), "two", workers=workers, arch=NO_DROPOUT, **STEPS)
 
 
 @pytest.mark.slow
-def test_two_ranks_take_the_same_steps_as_one_by_whole_micro_batches(tmp_path, number_tokenizer, monkeypatch, run_two):
+@pytest.mark.parametrize(("part", "kernels"), [("train_with_whole_micro_batches", "00"), ("train_by_two", "10")])
+def test_two_ranks_take_the_same_steps_as_one(tmp_path, number_tokenizer, monkeypatch, run_two, part, kernels):
+    """By whole micro-batches, and where one of two machines lacks the kernels, which would divide a step otherwise."""
     monkeypatch.setattr("heed.backends.cpu.search.usable", lambda: False)
     number_tokenizer.save(tmp_path / "tokenizer")
-    run_two("train_with_whole_micro_batches")
+    run_two(part, kernels=kernels)
     run_training(tmp_path, number_tokenizer, "one", arch=NO_DROPOUT, **STEPS)
     one, two = (
         [json.loads(line) for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]

@@ -220,7 +220,11 @@ class _Loop:
         self.divergence = DivergenceCheck(
             self.settings, state, unigram_loss=setup.unigram_loss, vocab_size=self.weights.model.vocab_size
         )
-        self.sharing = sharing_of(setup.weights.model)
+        # One machine may lack the kernels: workers that divide a step in two ways would lose pairs or take them twice.
+        self.computes_padding = self.workers.any(self.weights.computes_padding(self.settings))
+        self.sharing = sharing_of(self.weights.model)
+        if self.computes_padding and self.sharing == "merged":
+            self.sharing = "rows"
         self.epoch_batches = 1
         self.has_told_size = False
         # The step before, which is checked only when the next one is queued, so that nothing waits for a GPU.
@@ -284,7 +288,7 @@ class _Loop:
         seed = settings.seed + ROLLBACK_SEED * state.rollbacks + WORKER_SEED * workers.rank
         torch.manual_seed(seed * 1_000_003 + step)
         # What this machine computes at a time; the work is counted for all workers together.
-        passes = self.batches.passes(rows_of_step, padded=self.weights.computes_padding(settings))
+        passes = self.batches.passes(rows_of_step, padded=self.computes_padding)
         collated = [self.batches.collate(rows) for rows in workers.shard(passes, self.sharing)]
         work = self.batches.workload(rows_of_step)
         # Forward, backward, the sum over all workers and Adam, queued on the device.
