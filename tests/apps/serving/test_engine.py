@@ -54,6 +54,12 @@ async def translations(engine: Engine, sentences, **options):
     return [found[i] for i in range(len(sentences))]
 
 
+def test_a_small_model_has_one_search_and_a_larger_one_several(slow_translator, n_searches, monkeypatch):
+    assert len(Engine(slow_translator).searches) == n_searches
+    monkeypatch.setattr("heed.apps.serving.engine.MANY_PARAMETERS", 2_000_000)
+    assert len(Engine(slow_translator).searches) == 1
+
+
 async def until(condition) -> None:
     async with asyncio.timeout(180):
         while not condition():

@@ -42,7 +42,7 @@ class Beams:
     heads: dict[str, int]
 
     def structure(self, *, n_positions: int) -> Structure:
-        """The C structure that the kernels take; they have so many positions."""
+        """The C structure that the kernels take. n_positions: the length of the table of positions."""
         (n_slots, capacity), n_rows, n_active = self.ancestors.shape, len(self.slots), len(self.active)
         at = addresses(
             "decoder_step",
