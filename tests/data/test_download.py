@@ -272,7 +272,7 @@ def test_a_test_set_that_is_not_utf8_is_named_with_its_line(server, tmp_path, re
     [
         ({"name": "multi3k"}, "did you mean multi30k?"),
         ({"name": "zzz"}, "known: multi30k, wmt14-en-de, wmt14-en-fr"),
-        ({"tgt": "xx"}, "no pair en-xx; it offers en-de, en-fr, en-cs"),
+        ({"tgt": "xx"}, "no pair en-xx; it offers en-de, en-fr, en-cs, de-fr, de-cs, fr-cs, in both"),
         ({"variant": "bpe"}, "no variant 'bpe'; it offers raw, lc.norm.tok"),
         ({"mirror": "/nowhere/at/all"}, "no such folder"),
     ],

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from heed.config import merged, parse_override, toml_text, validated
+from heed.data.corpora.catalogue import find
 from heed.errors import HeedError
 from heed.runs.recipe import Recipe, anchor_recipe, is_run_folder, preset_names, read_preset, read_recipe
 from heed.runs.recipes import recipe_names, recipe_text, recipe_title
@@ -17,6 +18,9 @@ PROJECT = Path(__file__).resolve().parents[2]
 def test_every_recipe_that_comes_with_heed_is_valid(name):
     recipe = read_recipe(name)
     assert recipe.data.corpus or recipe.parsing
+    for text in (recipe.data, *recipe.data.mix):
+        if text.corpus:
+            find(text.corpus).check_offers(text.src or recipe.data.src, text.tgt or recipe.data.tgt, text.variant)
 
 
 @pytest.mark.parametrize("language", ["de", "fr"])
