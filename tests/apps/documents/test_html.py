@@ -516,6 +516,14 @@ def test_a_spelling_never_becomes_a_tag_or_another_reference():
         assert translated(page, unchanged, "html") == page
 
 
+@pytest.mark.parametrize("name", ["math inline", "arithmatex", "katex", "a mwe-math-element"])
+def test_formulas_stay_whatever_program_wrote_them(name):
+    formula = f'<span class="{name}"><em>E</em> = <em>m</em><em>c</em><sup>2</sup></span>'
+    page = f'<p>Where {formula} and \\(a_b \\text{{ if }} c\\) hold.</p><h1 class="mathematics">All</h1>'
+    written = translated(page, linked, "html")
+    assert formula in written and r"\(a_b \text{ if } c\) HOLD" in written and ">aLL<" in written
+
+
 def test_no_break_spaces_that_align_columns_stay_and_words_of_notranslate():
     page = "<p>Name:&nbsp;&nbsp;&nbsp;one house&nbsp; two <i class=notranslate>Acme Inc</i></p>"
     assert asked(page, "html")[:2] == ["Name:", "one house two Acme Inc"]

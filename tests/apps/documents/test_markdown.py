@@ -122,6 +122,8 @@ def test_words_in_any_order_keep_each_element_once(text):
         ("## How *to* {#a}\n\n[a word]{.x} and *em*{.y} `c`{.z}.\n", ["How to", "a word and em c."]),
         ("A paragraph.\n{: .lead .big }\n\n[TOC]\n", ["A paragraph."]),
         ("A width $w_{a}$ and $$b_*$$ here, for $5 or $10.\n", ["A width w_{a} and b_* here, for $5 or $10."]),
+        (r"A \(\frac{a}{b}\), \\(b^*\\) and \[x\], file\(s\) and \[a note\]." + "\n\n\\[\nx\n- y\n\\]\n",
+         [r"A \(\frac{a}{b}\), \\(b^*\\) and \[x\], file(s) and [a note]."]),
         ("It follows:\n\n$$\n\\sum_{i} x_i\n$$ {#eq}\n\n\\begin{a}\n*x*\n\\end{a}\n\n\\newpage\n", ["It follows:"]),
         ('!!! note "A title"\n    Words *a*.\n\n    - b\n\n??? tip\n\n    More.\n', ["Words a.", "b", "More."]),
         (":::{note}\n:class: x\n\nWords.\n:::\n\n/// tip\nMore.\n///\n\n::video[x]{y=z}\n", ["Words.", "More."]),

@@ -4,9 +4,9 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from heed.apps.documents.formats.texts import Edit, Text, keyed_texts_job
+from heed.apps.documents.formats.texts import Edit, Text
 from heed.apps.documents.formats.xml_texts import TextReader, XMLRules
-from heed.apps.documents.formats.xml_tokens import XMLDocument, read_xml, write_xml
+from heed.apps.documents.formats.xml_tokens import XMLDocument, keyed_xml_job, read_xml, write_xml
 from heed.apps.documents.text.items import Item, Tag, with_read
 from heed.apps.documents.text.translation import DocumentJob, DocumentOptions
 from heed.errors import HeedError
@@ -22,13 +22,10 @@ _QUANTITY = re.compile(r"""(\squantity\s*=\s*["'])other(["'])""")
 def android_job(content: bytes, options: DocumentOptions, *, name: str, max_text: int | None = None) -> DocumentJob:
     """The file in the other language. HeedError, which calls it `name`, if it is damaged or other XML."""
     document = read_xml(content, name=name)
-    root = next((token for token in document.tokens if token.kind == "open"), None)
-    if root is None or root.local != "resources":
-        local = root.local[:40] if root else "missing"
+    if (local := document.root.local[:40]) != "resources":
         told = f"XML whose root is {local}, not Android's resources; of other XML it is not known which words are shown"
         raise HeedError(f"{name}: {told}.")
-    earlier = () if options.earlier is None else _texts(read_xml(options.earlier, name="the earlier file"))
-    return document.edited((yield from keyed_texts_job(list(_texts(document)), options, list(earlier))))
+    return (yield from keyed_xml_job(document, options, _texts))
 
 
 def _texts(document: XMLDocument) -> Iterator[Text]:

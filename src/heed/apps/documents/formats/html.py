@@ -22,7 +22,7 @@ from heed.apps.documents.formats.html_elements import (
 from heed.apps.documents.formats.html_tokens import CDATA, END_OF_CDATA, end_of_tag, ends_of_elements, tokens_of
 from heed.apps.documents.formats.words_in_markup import WordsInMarkup, divide_words, with_words
 from heed.apps.documents.text.halves import Half, divided, rejoined
-from heed.apps.documents.text.items import Item, Tag, as_cut
+from heed.apps.documents.text.items import Item, Tag, as_cut, with_read
 from heed.apps.documents.text.translation import DocumentOptions
 from heed.text.character_references import resolved
 
@@ -44,7 +44,10 @@ _CONTENT_LANGUAGE = re.compile(r"""\shttp-equiv\s*=\s*["']?content-language\b"""
 _ALL = re.compile(r"[\s\S]++")
 _ID = re.compile(r"""\sid\s*=\s*(?:"[^"]*"|'[^']*'|[^\s"'>]+)""", re.IGNORECASE)
 _UNTRANSLATED = re.compile(
-    r"""\stranslate\s*=\s*["']?no\b|\sclass\s*=\s*(?:["'][^"']*)?\bnotranslate\b""", re.IGNORECASE
+    # Formulas too, as pandoc, pymdownx, KaTeX, MathJax and MediaWiki write them.
+    r"""\stranslate\s*=\s*["']?no\b|\sclass\s*=\s*(?:["'](?:[^"']*\s)?)?"""
+    r"(?:notranslate|math|arithmatex|katex(?:-display)?|MathJax(?:_\w+)?|mwe-math-element)(?=[\s\"'/>])",
+    re.IGNORECASE,
 )
 
 
@@ -247,13 +250,9 @@ def _charset(markup: str) -> str | None:
 
 def _words(text: str) -> list[Item]:
     """Words with character references resolved; what a template writes there stays byte for byte."""
-    items: list[Item] = []
-    last = 0
-    for match in _TEMPLATE.finditer(text):
-        items += spelled_words(text[last : match.start()])
-        items.append(Tag("atom", match[0], text=match[0]))
-        last = match.end()
-    return [item for item in (*items, *spelled_words(text[last:])) if item != ""]
+    items = with_read([text], _TEMPLATE, lambda match: Tag("atom", match[0], text=match[0]))
+    parts = [spelled_words(item) if isinstance(item, str) else [item] for item in items]
+    return [item for part in parts for item in part if item != ""]
 
 
 def spelled_words(text: str) -> list[Item]:

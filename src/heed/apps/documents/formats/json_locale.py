@@ -43,14 +43,13 @@ def json_job(content: bytes, options: DocumentOptions, *, name: str, max_text: i
     """
     text, mark, _ = decode(content, name=name)
     texts = list(_texts(text, name))
-    earlier: list[Text] = []
-    if options.earlier is not None:
-        earlier = list(_texts(decode(options.earlier, name="the earlier file").text, "the earlier file"))
     named = list(_language_edits(texts, options))
     places = {edit.start for edit in named}
     shown = [text for text in _shown(texts) if text.start not in places]
-    edits = [*(yield from keyed_texts_job(shown, options, earlier)), *named]
-    return ("\ufeff" * bool(mark) + edited(text, edits)).encode(errors="replace")
+    translated = yield from keyed_texts_job(
+        shown, options, lambda file, name: _texts(decode(file, name=name).text, name)
+    )
+    return ("\ufeff" * bool(mark) + edited(text, [*translated, *named])).encode(errors="replace")
 
 
 def _shown(texts: list[Text]) -> list[Text]:

@@ -42,9 +42,8 @@ def properties_job(content: bytes, options: DocumentOptions, *, name: str, max_t
     text, codec = decoded(content)
     if text.isascii() or codec == "latin-1":  # Java of before 9 reads Latin 1
         codec = "ascii"
-    earlier = "" if options.earlier is None else decoded(options.earlier)[0]
     texts = list(_properties(text, codec))
-    edits = yield from keyed_texts_job(texts, options, list(_properties(earlier, codec)))
+    edits = yield from keyed_texts_job(texts, options, lambda file, _: _properties(decoded(file)[0], codec))
     return edited(text, edits).encode(decoded(content)[1])
 
 
@@ -121,9 +120,8 @@ def strings_file_job(
     if content.startswith(b"bplist"):
         raise HeedError(f"{name}: compiled for a program; translate the .strings that it was made from.")
     text, mark, codec = decode(content, name=name)
-    earlier = "" if options.earlier is None else decode(options.earlier, name="the earlier file").text
     texts = list(_strings(text, name))
-    edits = yield from keyed_texts_job(texts, options, list(_strings(earlier, "the earlier file")))
+    edits = yield from keyed_texts_job(texts, options, lambda file, name: _strings(decode(file, name=name).text, name))
     return mark + edited(text, edits).encode(codec, errors="replace")
 
 

@@ -353,19 +353,20 @@ def _component(state: _State, start: int, end: int, silent: bool) -> bool:
 
 
 def _formula(state: _State, start: int, end: int, silent: bool) -> bool:
-    """A formula between lines that begin and end with $$."""
+    """A formula between lines that begin and end with $$, or between \\[ and \\] on lines of their own."""
     text = state.line_text(start)
-    if not text.startswith("$$") or state.is_code_block(start):
+    closing = r"\]" if text.rstrip() == r"\[" else "$$"
+    if not (text.startswith("$$") or closing == r"\]") or state.is_code_block(start):
         return False
     stop = start + 1
-    if "$$" not in text[2:]:
+    if closing not in text[2:]:
         if text[2:].strip() and silent:
             return False
-        stop = _stop(state, start + 1, end, ("$$",))
+        stop = _stop(state, start + 1, end, (closing,))
         if stop == 0:
             return False
         text = state.line_text(stop - 1)
-    if _BEHIND_FORMULA.fullmatch(text.rpartition("$$")[2]) is None:
+    if _BEHIND_FORMULA.fullmatch(text.rpartition(closing)[2]) is None:
         return False
     state.line = stop
     return True

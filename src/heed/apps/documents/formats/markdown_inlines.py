@@ -42,7 +42,9 @@ _FORMULA = re.compile(
     r"\$\$(?:[^$\\]|\\[^\n]){1,1000}+\$\$"
     r"|(?<![\w%])\$(?![\s$]|\{[\w.]{1,60}\}\s|\d[\d.,]{0,20}[ \t]+[^\W\d_]{2})"
     r"(?:[^$\\]|\\[^\n]){1,1000}+(?<!\s)(?<!%\d)\$(?!\d)"
+    r"|(?<!\w)\\{1,2}(?:\((?:[^\\]|\\(?!\\?[()])[^\n]){1,1000}+\\{1,2}\)|\[(?:[^\\]|\\(?!\\?[\[\]])[^\n]){1,1000}+\\{1,2}\])"
 )
+_OF_TEX, _WORD = re.compile(r"\\[A-Za-z]|[\^=_+]"), re.compile(r"[^\W\d_]{2}")
 _EMOJI = re.compile(r":(?:[+-]1|(?=[0-9_+-]{0,60}[a-z])[a-z0-9_+-]{1,60}+):(?![\w:])")
 _ADDRESS = re.compile(r"://[^\s<>\"\[\]`*|]{1,2000}(?<![.,;:!?)'_~])")
 _SCHEMES = ("http", "https", "ftp")
@@ -92,7 +94,9 @@ class _State(StateInline):
 
 def _formula(state: StateInline, silent: bool) -> bool:
     match = _FORMULA.match(state.src, state.pos, min(state.posMax, state.pos + MAX_KEPT))
-    return match is not None and _keep(state, silent, match.end(), match[0].strip("$"))
+    if match is None or (match[0][0] == "\\" and not _OF_TEX.search(match[0]) and _WORD.search(match[0])):
+        return False  # words in brackets that are escaped
+    return _keep(state, silent, match.end(), match[0].strip("$"))
 
 
 def _braces(state: StateInline, silent: bool) -> bool:
@@ -212,7 +216,7 @@ def _keep(state: StateInline, silent: bool, end: int, text: str = "", kind: str 
 
 _RULES: dict[str, tuple[Rule, ...]] = {  # by the character that begins what they read
     "\n": (newline,),
-    "\\": (escape,),
+    "\\": (_formula, escape),
     "`": (backtick,),
     "~": (strikethrough.tokenize,),
     "*": (emphasis.tokenize,),

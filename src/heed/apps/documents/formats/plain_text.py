@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
-from heed.apps.documents.text.items import EVERY_LINE, Item, Tag
+from heed.apps.documents.text.items import EVERY_LINE, Item, Tag, with_read
 from heed.apps.documents.text.sentences import Span, Splitter, strip_span
 from heed.apps.documents.text.terms import Terms
 from heed.apps.documents.text.translation import Answers, Draft, Question, expanded
@@ -116,12 +116,7 @@ class TextDraft:
 
 def _read_lines(text: str) -> list[Item]:
     """The text, in which every line end is a cut."""
-    items: list[Item] = []
-    last = 0
-    for end in _LINE.finditer(text):
-        items += [text[last : end.start()], Tag("cut", end[0])]
-        last = end.end()
-    return [item for item in [*items, text[last:]] if item != ""]
+    return with_read([text], _LINE, lambda end: Tag("cut", end[0]))
 
 
 def _whole(text: str) -> list[Span]:

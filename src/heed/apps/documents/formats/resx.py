@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterator
 
 from heed.apps.documents.formats.plain_text import write_text
-from heed.apps.documents.formats.texts import Text, keyed_texts_job, read_string
-from heed.apps.documents.formats.xml_tokens import XMLDocument, read_xml, words_of, write_xml
+from heed.apps.documents.formats.texts import Text, read_string
+from heed.apps.documents.formats.xml_tokens import XMLDocument, keyed_xml_job, read_xml, words_of, write_xml
 from heed.apps.documents.text.items import Item
 from heed.apps.documents.text.translation import DocumentJob, DocumentOptions
 from heed.errors import HeedError
@@ -18,11 +18,9 @@ _QUOTED = re.compile(r'"([^"]+)"')
 def resx_job(content: bytes, options: DocumentOptions, *, name: str, max_text: int | None = None) -> DocumentJob:
     """The file in the other language. HeedError, which calls it `name`, if it is damaged or other XML."""
     document = read_xml(content, name=name)
-    root = next((token for token in document.tokens if token.kind == "open"), None)
-    if root is None or root.local != "root":
-        raise HeedError(f"{name}: XML whose root is {root.local[:40] if root else 'missing'}, not .NET's resources.")
-    earlier = () if options.earlier is None else _texts(read_xml(options.earlier, name="the earlier file"))
-    return document.edited((yield from keyed_texts_job(list(_texts(document)), options, list(earlier))))
+    if (local := document.root.local[:40]) != "root":
+        raise HeedError(f"{name}: XML whose root is {local}, not .NET's resources.")
+    return (yield from keyed_xml_job(document, options, _texts))
 
 
 def _texts(document: XMLDocument) -> Iterator[Text]:

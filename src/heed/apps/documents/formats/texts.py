@@ -160,13 +160,14 @@ def strings_job(
 
 
 def keyed_texts_job(
-    texts: Sequence[Text], options: DocumentOptions, earlier: Sequence[Text] = ()
+    texts: Sequence[Text], options: DocumentOptions, read: Callable[[bytes, str], Iterable[Text]]
 ) -> TranslationJob[list[Edit]]:
     """What becomes of a file of keys and texts: texts of an earlier translation stay, all others are translated.
 
-    Directives that a program fills by position keep their order or get numbers; where they cannot, the text stays.
-    Plurals get the forms of the target.
+    read: the texts of a file, given its content and what an error calls it. Directives that a program fills by
+    position keep their order or get numbers; where they cannot, the text stays. Plurals get the forms of the target.
     """
+    earlier = () if options.earlier is None else read(options.earlier, "the earlier file")
     known = {text.key: text.items for text in earlier if flat(text.items)}
     asked = [text for text in _as_translated(texts, options) if text.key not in known]
     # A key may stand in a file twice.

@@ -68,12 +68,10 @@ def xliff_job(content: bytes, options: DocumentOptions, *, name: str, max_text: 
         tag = _NAME.match(tokens[unit.source].markup)
         assert tag
         target = f"{tag[1].removesuffix('source')}target"
-        if unit.target >= 0 and tokens[unit.target].local == "mrk":
-            whole = f"{tokens[unit.target].markup.rstrip('/> ')}>{words}</{tag[1]}>"
-            edits[unit.target] = document.edit(unit.target, tokens[unit.target].end + 1, whole)
-        elif unit.target >= 0:
+        if unit.target >= 0:
+            own, own_state = (tag[1], "") if tokens[unit.target].local == "mrk" else (target, state)
             opening = _STATE.sub("", tokens[unit.target].markup).rstrip("/> \t\r\n")
-            whole = f"{opening}{state}>{words}</{target}>"
+            whole = f"{opening}{own_state}>{words}</{own}>"
             edits[unit.target] = document.edit(unit.target, tokens[unit.target].end + 1, whole)
         else:
             behind = max(tokens[unit.source].end, tokens[unit.segments].end) + 1
@@ -101,10 +99,10 @@ def _code(tag: Tag) -> tuple[str, bool] | None:
 
 
 def _version(document: XMLDocument, name: str) -> str:
-    root = next((token for token in document.tokens if token.kind == "open"), None)
-    version = root.attributes.get("version", "") if root and root.local == "xliff" else ""
+    root = document.root
+    version = root.attributes.get("version", "") if root.local == "xliff" else ""
     if version[:1] not in ("1", "2"):
-        kind = f"{root.local[:40] if root else ''} {version[:10]}".strip()
+        kind = f"{root.local[:40]} {version[:10]}".strip()
         raise HeedError(f"{name}: no XLIFF 1.2 or 2: its root is {kind}.")
     return version[:1]
 

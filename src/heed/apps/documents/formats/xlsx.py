@@ -13,7 +13,7 @@ from heed.apps.documents.formats.office_runs import Runs, read_runs
 from heed.apps.documents.formats.packages import check_length, read_files, write_files
 from heed.apps.documents.formats.texts import Text
 from heed.apps.documents.formats.xml_tokens import XMLDocument, XMLToken, parts_job, read_parts, words_of
-from heed.apps.documents.text.items import Item, Tag
+from heed.apps.documents.text.items import Item, Tag, with_read
 from heed.apps.documents.text.translation import DocumentJob, DocumentOptions
 from heed.errors import HeedError
 
@@ -30,7 +30,7 @@ _NAME = re.compile(rb'\s(?:name|val)="([^"]*+)"')
 # A character that Excel writes so, and the beginning of a text that only looks like one.
 _CHARACTER = re.compile(r"_x([0-9A-Fa-f]{4})_")
 _LIKE_CHARACTER = re.compile(r"_(?=x[0-9A-Fa-f]{4}_)")
-_PIECES = re.compile(r"(_x[0-9A-Fa-f]{4}_|\r?\n)")
+_PIECES = re.compile(r"_x[0-9A-Fa-f]{4}_|\r?\n")
 
 
 def xlsx_job(content: bytes, options: DocumentOptions, *, name: str, max_text: int | None = None) -> DocumentJob:
@@ -106,16 +106,8 @@ def _cells(document: XMLDocument, compared: set[str]) -> Iterator[Text]:
 
 def _words(token: XMLToken) -> list[Item]:
     """A text in which line ends count, and characters are written as Excel does."""
-    target_items: list[Item] = []
-    for item in words_of(token):
-        if not isinstance(item, str):
-            target_items.append(item)
-            continue
-        for number, piece in enumerate(_PIECES.split(item)):
-            if number % 2 == 0:
-                target_items += [piece] if piece else []
-            elif piece == "_x005F_":
-                target_items.append(Tag("spelling", piece, text="_"))
-            else:
-                target_items.append(Tag("cut", piece))
-    return target_items
+
+    def read(piece: re.Match[str]) -> Item:
+        return Tag("spelling", piece[0], text="_") if piece[0] == "_x005F_" else Tag("cut", piece[0])
+
+    return with_read(words_of(token), _PIECES, read)

@@ -10,9 +10,9 @@ from heed.apps.documents.formats.charsets import MARKS
 from heed.apps.documents.formats.html import spelled_words, write_elements
 from heed.apps.documents.formats.html_tokens import CDATA, END_OF_CDATA
 from heed.apps.documents.formats.packages import Files
-from heed.apps.documents.formats.texts import Edit, Edits, edited, texts_job
+from heed.apps.documents.formats.texts import Edit, Edits, Text, edited, keyed_texts_job, texts_job
 from heed.apps.documents.text.items import Item, Tag
-from heed.apps.documents.text.translation import DocumentOptions, TranslationJob
+from heed.apps.documents.text.translation import DocumentJob, DocumentOptions, TranslationJob
 from heed.errors import HeedError
 
 MAX_DEPTH = 256  # elements within each other
@@ -51,6 +51,10 @@ class XMLDocument:
     mark: bytes
     codec: str
 
+    @property
+    def root(self) -> XMLToken:
+        return next(token for token in self.tokens if token.kind == "open")
+
     def at(self, place: int) -> int:
         """Where a token begins in the text."""
         return self.tokens[place].start if place < len(self.tokens) else len(self.text)
@@ -74,6 +78,9 @@ class XMLDocument:
         return self.mark + text.encode(self.codec, errors="xmlcharrefreplace")
 
 
+Reader = Callable[[XMLDocument], Iterable[Text]]
+
+
 def read_xml(content: bytes, *, name: str) -> XMLDocument:
     """HeedError, which calls it `name`, if it is not well-formed, declares entities or is nested too deeply."""
     mark, codec = next(((mark, codec) for mark, codec in MARKS if content.startswith(mark)), (b"", "utf-8"))
@@ -91,6 +98,12 @@ def read_xml(content: bytes, *, name: str) -> XMLDocument:
         token.start = length
         length += len(token.markup)
     return XMLDocument(text, tokens, mark, codec)
+
+
+def keyed_xml_job(document: XMLDocument, options: DocumentOptions, texts: Reader) -> DocumentJob:
+    """A file of keys and texts in the other language."""
+    edits = keyed_texts_job(list(texts(document)), options, lambda file, name: texts(read_xml(file, name=name)))
+    return document.edited((yield from edits))
 
 
 def read_parts(files: Files, parts: Container[str], name: str) -> dict[str, XMLDocument]:

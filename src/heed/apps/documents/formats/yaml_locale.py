@@ -51,10 +51,11 @@ def yaml_job(content: bytes, options: DocumentOptions, *, name: str, max_text: i
     """
     text, mark, codec = decode(content, name=name)
     texts, named = _read(text, options.language, name)
-    earlier: list[Text] = []
-    if options.earlier is not None:
-        earlier, _ = _read(decode(options.earlier, name="the earlier file").text, options.target, "the earlier file")
-    edits = yield from keyed_texts_job(texts, options, earlier)
+
+    def read(content: bytes, name: str) -> list[Text]:
+        return _read(decode(content, name=name).text, options.target, name)[0]
+
+    edits = yield from keyed_texts_job(texts, options, read)
     if options.target:
         edits += [Edit(*place, options.target) for place in named]
     return mark + edited(text, edits).encode(codec, errors="replace")
