@@ -77,6 +77,10 @@ def test_directives_that_a_program_fills_by_position_keep_their_order_or_get_num
     assert entry("c-format", "%s in % d") == "%2$ d IN %1$s"
     assert entry("python-format", "%s in %d") == ""  # Python has no numbers for them
     assert entry("python-format", "%(a)s in %(b)d") == "%(b)d IN %(a)s"
+    assert entry("lua-format", "%s in %d") == entry("scheme-format", "~s in ~d") == ""
+    assert entry("object-pascal-format", "%0:s in %1:d") == "%1:d IN %0:s"
+    assert entry("ruby-format", "%<a>d in %<b>s") == "%<b>s IN %<a>d"
+    assert entry("c-format", "%<PRIu64> in %s") == "%2$s IN %1$<PRIu64>"
     assert entry("python-brace-format", "{} in {:{}}") == ""
     assert entry("python-brace-format", "{} in {:>5}") == "{1:>5} IN {0}"
 

@@ -5,15 +5,16 @@ from collections import Counter
 
 from heed.apps.documents.text.atoms import ATOM_KINDS
 
-# Of C and those like it, and of braces.
+# Of C and those like it (%(name)s in Python, %<name>s in Ruby, %0:s in Pascal), of Lisp, and of braces.
 PRINTF = re.compile(
-    r"%(?:%|(?:\d{1,2}\$|\([^()]{1,100}\))?[-+ 0#']{0,5}(?:\*|\d{1,4})?(?:\.(?:\*|\d{1,4})?)?"
-    r"(?:hh?|ll?|[Lqjzt]|<PRI[^<>]{1,10}>)?[diouxXeEfFgGaAcCsSpn@mr])"
+    r"%(?:%|(?:\d{1,2}[$:]|\([^()]{1,100}\)|<(?!PRI)\w{1,60}>)?[-+ 0#']{0,5}(?:\*|\d{1,4})?(?:\.(?:\*|\d{1,4})?)?"
+    r"(?:(?:hh?|ll?|[Lqjzt])?[diouxXeEfFgGaAcCsSpn@mr]|<PRI[^<>]{1,10}>))"
 )
+TILDES = re.compile(r"~[\d,'#:@+-]{0,10}[^\s\d,'#:@+-]")
 BRACES = re.compile(r"\{\{|\}\}|\{[^{}]{0,200}(?:\{[^{}]{0,100}\}[^{}]{0,100}){0,3}\}")
 # Those that are told from words without a flag.
 FORMAT = re.compile(next(kind.pattern for kind in ATOM_KINDS if kind.name == "format"), re.VERBOSE)
-_UNNUMBERED = re.compile(r"%(?![%(]|\d{1,2}\$)|\{(?=[}:!])")
+_UNNUMBERED = re.compile(r"%(?![%(]|<(?!PRI)|\d{1,2}[$:])|\{(?=[}:!])|~(?![%&|~])")
 
 
 def has_the_same(pattern: re.Pattern[str], before: str, after: str) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from heed.apps.documents.formats.directives import BRACES, PRINTF, has_the_same, in_order
+from heed.apps.documents.formats.directives import BRACES, PRINTF, TILDES, has_the_same, in_order
 from heed.apps.documents.formats.plurals import has_form_for_one, plural_rule, singular_of
 from heed.apps.documents.formats.texts import Edit, edited, strings_job
 from heed.apps.documents.text.atoms import KEPT
@@ -28,9 +28,11 @@ _SIGNS = {ord(sign): f"\\{name}" for name, sign in {**_ESCAPED, "\\": "\\", '"':
 _AFTER_SPACE = re.compile(r"(?<=\s)(?=\S)")
 _CHARSET = re.compile(rb'"Content-Type:[^"]{0,200}?charset=([\w-]{1,40})', re.IGNORECASE)
 # What programs fill in, by the flag of the entry.
-_BY_FLAG = {"python-brace": BRACES, "c++": BRACES, "csharp": BRACES, "rust": BRACES} | dict.fromkeys(
-    "c objc python php perl awk gcc-internal gfc-internal lua pascal qt-plural boost tcl sh javascript".split(), PRINTF
-)
+_PRINTF = "c objc php perl awk gcc-internal gfc-internal qt-plural boost tcl javascript elisp java-printf ruby"
+_BRACES = "python-brace c++ csharp rust"
+# Those without numbers for what stands elsewhere; Pascal's are %0:s.
+_UNNUMBERED = {"sh": PRINTF, "lua": PRINTF, "object-pascal": PRINTF, "python": PRINTF, "lisp": TILDES, "scheme": TILDES}
+_BY_FLAG = dict.fromkeys(_PRINTF.split(), PRINTF) | dict.fromkeys(_BRACES.split(), BRACES) | _UNNUMBERED
 
 
 class _Strings(NamedTuple):
@@ -106,8 +108,8 @@ def po_job(content: bytes, options: DocumentOptions, *, name: str, max_text: int
     answers: dict[int, list[str]] = {}
     for (entry, strings), words in zip(pairs, translations, strict=True):
         if entry.pattern is not None:
-            is_python = "python-format" in entry.flags
-            words = in_order(strings.text, words, entry.pattern, can_number=not is_python) or ""
+            can_number = not any(flag.removesuffix("-format") in _UNNUMBERED for flag in entry.flags)
+            words = in_order(strings.text, words, entry.pattern, can_number=can_number) or ""
         answers.setdefault(id(entry), []).append(words)
 
     width = WIDTH if not any(len(line) > WIDTH + 10 for line in text.splitlines() if line[:1] == '"') else None
