@@ -300,7 +300,7 @@ def _updates(d: int, d_ff: int, dtype: torch.dtype) -> Iterator[TimedKernel]:
         "adam_step",
         "training",
         f"{d_ff} × {d}",
-        lambda: training_ops.adam_step(weight, mean, square, gradient, copy, **adam),  # type: ignore[arg-type]
+        lambda: training_ops.adam_step(weight, mean, square, gradient, copy=copy, **adam),  # type: ignore[arg-type]
         plain_adam,
     )
     # The sum in fp32 of a micro-batch's gradients in bf16.

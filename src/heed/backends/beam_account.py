@@ -156,7 +156,7 @@ def extend(account: BeamAccount, continuations: Continuations, rules: EndingRule
     ending = is_eos[:, :beam] & (continuations.log_probs[:, :beam] > -np.inf)
     if ending.any():
         log_probs, rows, _ = continuations.first(beam)
-        _collect(account, ending, log_probs, rows, account.lengths - 1, rules.penalties)
+        _collect(account, ending, log_probs, rows, signed_lengths=account.lengths - 1, penalties=rules.penalties)
         account.n_ended += ending.sum(axis=1)
     # The best unfinished continuations replace the rows.
     account.log_probs, parents, account.last = _best_unfinished(continuations, is_eos, beam, rules)
@@ -180,7 +180,7 @@ def extend(account: BeamAccount, continuations: Continuations, rules: EndingRule
         cut &= (account.best_scores[:, 0] == -np.inf)[:, None]
     if cut.any():
         rows = np.broadcast_to(np.arange(beam), cut.shape)
-        _collect(account, cut, account.log_probs, rows, -account.lengths, rules.penalties)
+        _collect(account, cut, account.log_probs, rows, signed_lengths=-account.lengths, penalties=rules.penalties)
     return parents, done
 
 
@@ -197,7 +197,7 @@ def _best_unfinished(continuations: Continuations, is_eos: Bools, beam: int, rul
 
 
 def _collect(
-    account: BeamAccount, which: Bools, log_probs: Floats, rows: Ints, signed_lengths: Ints, penalties: Floats
+    account: BeamAccount, which: Bools, log_probs: Floats, rows: Ints, *, signed_lengths: Ints, penalties: Floats
 ) -> None:
     """Puts hypotheses, (sentence, beam), among the best of their sentences; their ids are the history of `rows`."""
     places = np.flatnonzero(which.any(axis=1))

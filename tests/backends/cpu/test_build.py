@@ -315,8 +315,8 @@ def test_the_door_names_both_shapes(x, shown):
 
 
 def test_numbers_beyond_a_table_never_reach_the_kernels():
-    check_range("some", "ids", np.array([0, 4]), 0, 5)
-    check_range("some", "ids", np.empty(0, np.int64), 0, 5)
+    check_range("some", "ids", np.array([0, 4]), end=5)
+    check_range("some", "ids", np.empty(0, np.int64), end=5)
     table, positions = torch.zeros(5, 8, requires_grad=True), torch.zeros(9, 8)
     for ids, places in (([5], [0]), ([-1], [0]), ([2**40], [0]), ([0], [9]), ([0], [-1])):
         with pytest.raises(IndexError, match="kernel embed: "):

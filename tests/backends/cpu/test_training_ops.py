@@ -435,7 +435,7 @@ def test_adam_is_torchs_and_leaves_no_gradient(n, n_steps, in_bf16):
         expected.grad = gradient.clone()
         optimizer.step()
         training_ops.adam_step(
-            *(weight, mean, square, gradient, copy), step=step, rate=0.01, betas=(0.9, 0.98), epsilon=1e-9
+            *(weight, mean, square, gradient), copy=copy, step=step, rate=0.01, betas=(0.9, 0.98), epsilon=1e-9
         )
         assert not gradient.any()
     state = optimizer.state[expected]

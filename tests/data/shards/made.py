@@ -33,7 +33,7 @@ def sharded(folder, shards, *, vocab_size, parts=None):
         said.append({"kept": len(pairs), "longest": longest, "longer": longer, "manifest": manifest})
         names.append(name)
         line += len(pairs)
-    write_index(folder, names, said, [("text", line - 1)], parts or [len(names)])
+    write_index(folder, names, said, texts=[("text", line - 1)], parts=parts or [len(names)])
     return ShardedCorpus(folder, vocab_size=vocab_size)
 
 

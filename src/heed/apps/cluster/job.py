@@ -101,7 +101,7 @@ def _make(options: ShardOptions, report: Report) -> bool:
         noun="part",
         sidecar=partial(sidecar, options.out, plan),
         report=report,
-        progress=partial(_progress, plan, started, workforce),
+        progress=partial(_progress, plan, started=started, workforce=workforce),
         check=partial(_check_bad_rows, max_errors=options.max_errors),
     )
     outcome = job.run(range(len(plan.parts)), workforce)
@@ -196,7 +196,7 @@ def _worker(options: ShardOptions, folder: str) -> Worker:
     return Worker(folder, _threads(options), device, model=model, max_errors=options.max_errors)
 
 
-def _progress(plan: WorkPlan, started: float, workforce: Workforce, outcome: Outcome, n_parts: int) -> str:
+def _progress(plan: WorkPlan, outcome: Outcome, n_parts: int, *, started: float, workforce: Workforce) -> str:
     done, rows = sum(map(plan.rows_of, outcome.records)), sum(map(plan.rows_of, outcome.new))
     n_rows = sum(map(plan.rows_of, workforce.part_of_work(range(len(plan.parts)))))
     seconds = time.monotonic() - started

@@ -115,7 +115,7 @@ async def translate_texts(
     n_chars = sum(map(len, (*texts, *terms))) if terms else 0
     of_pages = await off_event_loop(n_chars, lambda: [terms_in(page, terms) for page in texts])
     documents = [
-        _page(service, page, markup, place, replace(options, language=src, terms=of_page))
+        _page(service, page, markup, place, options=replace(options, language=src, terms=of_page))
         for place, (page, (src, _), of_page) in enumerate(zip(texts, pairs, of_pages, strict=True), 1)
     ]
     pages = await translate_documents(service, documents, deadline=deadline, faults=faults)
@@ -156,7 +156,7 @@ async def _detect_pages(
     sources: list[tuple[str, float]] = []
     for place, page in enumerate(pages, 1):
         try:
-            document = _page(service, page, markup, place, DocumentOptions(language="auto"))
+            document = _page(service, page, markup, place, options=DocumentOptions(language="auto"))
             sources.append(await _detect_document(service, document, target, deadline))
         except HeedError as error:
             if faults is None or len(faults) + 1 == len(pages):
@@ -166,7 +166,7 @@ async def _detect_pages(
     return sources
 
 
-def _page(service: Service, page: str, markup: bytes, place: int, options: DocumentOptions) -> Document:
+def _page(service: Service, page: str, markup: bytes, place: int, *, options: DocumentOptions) -> Document:
     most = service.limits.max_deepl_bytes if markup else service.limits.max_chars
     return Document(page.encode(), "html", options, most, markup=markup, place=place)
 

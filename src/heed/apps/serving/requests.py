@@ -63,11 +63,11 @@ def routes(endpoints: Sequence[Endpoint], service: Service) -> list[Route]:
     """A route for each endpoint: keys are checked and fields read before its function is called."""
     found = [Route(one.operation.path, one, methods=[*one.operation.methods]) for one in endpoints]
     for route in found:  # Starlette would run a function within three more, which treat errors as `Guard` does
-        route.app = partial(_answer, route.endpoint, service)
+        route.app = partial(_answer, endpoint=route.endpoint, service=service)
     return found
 
 
-async def _answer(endpoint: Endpoint, service: Service, scope: Scope, receive: Receive, send: Send) -> None:
+async def _answer(scope: Scope, receive: Receive, send: Send, *, endpoint: Endpoint, service: Service) -> None:
     operation: Operation = endpoint.operation
     request, asked = Request(scope), None
     if not operation.is_open:

@@ -155,7 +155,7 @@ async def attention(request: Request, service: Service, asked: AttentionFields) 
         raise HTTPError(400, f"Invalid request: {n_weights:,} weights, more than {MAX_WEIGHTS:,}; ask for fewer views")
 
     # An error before the first weights still has a status of its own.
-    parts = _parts(service, translator, source, translation, views, n_weights)
+    parts = _parts(service, translator, source, translation, views=views, n_weights=n_weights)
     async with service.in_time(deadline):
         first = await anext(parts)
     return StreamingResponse(_with_first(first, parts), media_type="application/json")
@@ -225,7 +225,7 @@ def _check_length(text: str, views: list[View]) -> None:
 
 
 async def _parts(
-    service: Service, translator: Translator, source: str, translation: str, views: list[View], n_weights: int
+    service: Service, translator: Translator, source: str, translation: str, *, views: list[View], n_weights: int
 ) -> AsyncGenerator[str]:
     """JSON, a head at a time: which characters of the translation stand for which of the source, and these views.
 

@@ -33,7 +33,7 @@ def best_continuations(
         may_end=(may_end, (n_sentences,), np.bool_),
     )
     at |= raw_addresses(allowed=lists, n_allowed=counts, values=values, indices=indices)
-    check_range("best_continuations", "rows", active, 0, n_sentences * beam)
+    check_range("best_continuations", "rows", active, end=n_sentences * beam)
     sizes = {"n_rows": len(active), "n_sentences": n_sentences, "beam": beam, "vocab": len(never)}
     kernel("best_continuations")(**at, **sizes, eos=eos, k=k)
     return values, indices
@@ -214,8 +214,8 @@ def reorder_ancestors(ancestors: NDArray[np.int32], slots: Ints, parents: Ints, 
         slots=(slots, (n_rows,), np.int64),
         parents=(parents, (n_rows,), np.int64),
     )
-    check_range("reorder_ancestors", "slots", slots, 0, n_slots)
-    check_range("reorder_ancestors", "parents", parents, 0, n_slots)
+    check_range("reorder_ancestors", "slots", slots, end=n_slots)
+    check_range("reorder_ancestors", "parents", parents, end=n_slots)
     if not 0 <= n_positions <= capacity or n_rows % beam:
         raise IndexError(f"kernel reorder_ancestors: {n_positions} positions of {n_rows} rows; expected {capacity}.")
     kernel("reorder_ancestors")(**at, n_rows=n_rows, beam=beam, capacity=capacity, n=n_positions)

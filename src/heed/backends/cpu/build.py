@@ -88,7 +88,7 @@ def raw_addresses(**arrays: NDArray[Any]) -> dict[str, Address]:
     return {name: address(x) for name, x in arrays.items()}
 
 
-def check_range(kernel: str, name: str, numbers: NDArray[np.int64], least: int, end: int) -> None:
+def check_range(kernel: str, name: str, numbers: NDArray[np.int64], *, least: int = 0, end: int) -> None:
     """IndexError unless all the integers are at least `least` and below `end`: the kernels index by them."""
     # Few are looked at here: a call of the library gives away Python's lock, which other threads then keep for a while.
     if numbers.size <= FEW_NUMBERS and (not numbers.size or (least <= numbers.min() and numbers.max() < end)):

@@ -52,9 +52,9 @@ class Beams:
             lengths=(self.lengths, (n_rows,), np.int64),
             src_lengths=(self.src_lengths, (n_rows // self.beam,), np.int64),
         )
-        check_range("decoder_step", "rows", self.active, 0, n_rows)
-        check_range("decoder_step", "slots", self.slots, 0, n_slots)
-        check_range("decoder_step", "lengths", self.lengths, 0, min(capacity, n_positions))
+        check_range("decoder_step", "rows", self.active, end=n_rows)
+        check_range("decoder_step", "slots", self.slots, end=n_slots)
+        check_range("decoder_step", "lengths", self.lengths, end=min(capacity, n_positions))
         sizes = {"n_rows": n_active, "beam": self.beam, "capacity": capacity}
         return structure("Beams", **at, **sizes, heads=self.heads)
 
@@ -107,7 +107,7 @@ class PackedSentences:
         )
         if n == 0 or int(self.lengths.min()) < 1 or self.offsets[-1] != n:
             raise ValueError(f"kernel {kernel}: a sentence is empty, or the lengths are not the tokens'.")
-        check_range(kernel, "tokens", self.tokens, 0, vocab_size)
+        check_range(kernel, "tokens", self.tokens, end=vocab_size)
         if (longest := int(self.lengths.max())) > n_positions:
             raise IndexError(f"kernel {kernel}: sentences of {longest} positions; expected {n_positions} at most.")
         beams = {"rows": at["rows"], "lengths": at["places"], "n_rows": n, "beam": 1, "heads": heads_of(model)}
@@ -222,7 +222,7 @@ class DecoderLayers(_Layers):
         has the same addresses.
         """
         at = addresses("decoder_step", tokens=(tokens, (len(beams.slots),), np.int64))
-        check_range("decoder_step", "tokens", tokens, 0, self._model.vocab_size)
+        check_range("decoder_step", "tokens", tokens, end=self._model.vocab_size)
         x = np.empty((len(beams.active), self._model.arch.d_model), np.float32)
         step = self._structure(positions, caches, memories, beams, **at)
         kernel("decoder_step", self._model.dtype)(step=step, **raw_addresses(x=x))

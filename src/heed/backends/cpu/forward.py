@@ -181,7 +181,9 @@ def embed(
     table = model.src_embedding if side == "src" else model.tgt_embedding
     position_table = model.position_table(side, int(positions.max()) + 1)
     if side == "tgt" and model.arch.decoder_start == "zero":
-        check_range("embed", "ids", ids, -1 if may_lack else 0, len(table.weight))  # those that are left out as well
+        check_range(
+            "embed", "ids", ids, least=-1 if may_lack else 0, end=len(table.weight)
+        )  # those that are left out as well
         ids, may_lack = ids.where(positions > 0, -1), True
     norm = model.src_embedding_norm if side == "src" else model.tgt_embedding_norm
     dropout = model.dropout.effective_rate
@@ -211,7 +213,7 @@ def _embed_sequences(
     # Word dropout draws for padding, too, as in the plain network.
     if (kept := model.word_dropout_mask(sequences.mask, given_mask)) is not None:
         vocab_size = model.src_vocab_size if side == "src" else model.vocab_size
-        check_range("embed", "ids", ids, 0, vocab_size)  # those that are left out as well
+        check_range("embed", "ids", ids, end=vocab_size)  # those that are left out as well
         ids = ids.where(kept[sequences.mask], -1)
     ids = F.pad(ids, (0, len(sequences.positions) - len(ids)))
     return embed(model, side, ids, sequences.positions, may_lack=kept is not None)

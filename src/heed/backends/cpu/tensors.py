@@ -30,10 +30,10 @@ def raw_addresses(**tensors: Tensor) -> dict[str, Address]:
     return {name: address(x.data_ptr()) for name, x in tensors.items()}
 
 
-def check_range(kernel: str, name: str, numbers: Tensor, least: int, end: int) -> None:
+def check_range(kernel: str, name: str, numbers: Tensor, *, least: int = 0, end: int) -> None:
     """Calls `build.check_range` for a tensor."""
     addresses(kernel, **{name: (numbers, tuple(numbers.shape), torch.int64)})
-    build.check_range(kernel, name, numbers.numpy(), least, end)
+    build.check_range(kernel, name, numbers.numpy(), least=least, end=end)
 
 
 def kernel(name: str, like: Tensor | None = None) -> Callable[..., None]:

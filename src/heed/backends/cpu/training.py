@@ -68,7 +68,7 @@ class CpuBackend:
             state["step"] += 1
             training_ops.adam_step(
                 *(master, state["exp_avg"], state["exp_avg_sq"], cast(Tensor, master.grad)),
-                None if copy is master else copy,
+                copy=None if copy is master else copy,
                 step=int(state["step"]),
                 rate=group["lr"],
                 betas=group["betas"],

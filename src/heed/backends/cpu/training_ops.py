@@ -76,8 +76,8 @@ def adam_step(
     mean: Float[Tensor, "*shape"],
     square: Float[Tensor, "*shape"],
     gradient: Float[Tensor, "*shape"],
-    copy: Float[Tensor, "*shape"] | None,
     *,
+    copy: Float[Tensor, "*shape"] | None,
     step: int,
     rate: float,
     betas: tuple[float, float],
@@ -268,8 +268,8 @@ def embed(
     IndexError for an id or a position beyond its table. If a table has an fp32 tensor `main_grad`, its gradient is
     added to the rows there, and none is returned: a vocabulary's worth of zeros is neither made nor added.
     """
-    check_range("embed", "ids", ids, -1 if may_lack else 0, len(table))
-    check_range("embed", "positions", positions, 0, len(position_table))
+    check_range("embed", "ids", ids, least=-1 if may_lack else 0, end=len(table))
+    check_range("embed", "positions", positions, end=len(position_table))
     result: Tensor = _Embed.apply(ids, positions, table, position_table, scale, dropout)
     return result
 
@@ -351,7 +351,7 @@ def loss_(
     n_rows = 2 * n if consistency else n
     loss, nll = torch.empty(n, **IN_FP32), torch.empty(n, **IN_FP32)
     at = addresses(name, logits=(logits, (n_rows, vocab_size), logits.dtype), targets=(targets, (n,), torch.int64))
-    check_range(name, "targets", targets, 0, vocab_size)
+    check_range(name, "targets", targets, end=vocab_size)
     kernel(name, logits)(
         **at, **raw_addresses(loss=loss, nll=nll), n=n, vocab=vocab_size, epsilon=label_smoothing, **alpha
     )
@@ -436,8 +436,8 @@ class _Attend(torch.autograd.Function):
             q=(q, (len(tgt.positions), sum(widths) if kv is None else widths[0]), q.dtype),
             **({} if kv is None else {"kv": (kv, (n_keys, sum(widths[1:])), q.dtype)}),
         )
-        check_range("attend", "q_offsets", tgt.offsets, 0, len(q) + 1)
-        check_range("attend", "k_offsets", src.offsets, 0, n_keys + 1)
+        check_range("attend", "q_offsets", tgt.offsets, end=len(q) + 1)
+        check_range("attend", "k_offsets", src.offsets, end=n_keys + 1)
         # Heads lie side by side in a row, so the kernel finds them by strides.
         queries, keys, values = _parts(q, kv, widths)
         shape = structure(

@@ -278,12 +278,9 @@ def write_corpus(
                 for i, (side, file) in enumerate(zip(SIDES, (src_file, tgt_file), strict=True)):
                     lengths[side].extend(len(pair[i]) for pair in chunk)
                     np.fromiter(chain.from_iterable(pair[i] for pair in chunk), dtype=dtype).tofile(file)
-        offsets = {
-            side: np.concatenate([[0], np.cumsum(of_side, dtype=np.int64)]).astype(np.int64)
-            for side, of_side in lengths.items()
-        }
+        offsets = {side: np.append(0, np.cumsum(of_side, dtype=np.int64)) for side, of_side in lengths.items()}
         numbers = np.arange(1, len(lengths["src"]) + 1) if lines is None else np.asarray(lines)
-        _write_places(temporary, offsets, numbers, dtype, texts)
+        _write_places(temporary, offsets, numbers, dtype=dtype, texts=texts)
     return ParallelCorpus(folder, vocab_size=vocab_size, src_vocab_size=src_vocab_size)
 
 
@@ -303,12 +300,13 @@ def join_shards(
             for side, of_side in offsets.items():
                 of_side.append(_array(shard / f"{side}.offsets.npy")[1:] + of_side[-1][-1:])
         lines = np.concatenate([_array(shard / "lines.npy") for shard in shards])
-        _write_places(temporary, {side: np.concatenate(of) for side, of in offsets.items()}, lines, dtype, texts)
+        whole = {side: np.concatenate(of) for side, of in offsets.items()}
+        _write_places(temporary, whole, lines, dtype=dtype, texts=texts)
     return ParallelCorpus(folder, vocab_size=vocab_size, src_vocab_size=src_vocab_size)
 
 
 def _write_places(
-    folder: Path, offsets: Mapping[str, NDArray[np.int64]], lines: NDArray[Any], dtype: np.dtype, texts: Texts
+    folder: Path, offsets: Mapping[str, NDArray[np.int64]], lines: NDArray[Any], *, dtype: np.dtype, texts: Texts
 ) -> None:
     """Writes the files of a corpus other than its ids, its manifest last."""
     sizes: dict[str, Any] = {"dtype": dtype.name, "n_pairs": len(lines)}

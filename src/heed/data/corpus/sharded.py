@@ -212,7 +212,7 @@ def is_whole(shard: Path, manifest_sha256: str) -> bool:
 
 
 def write_index(
-    folder: Path, names: Sequence[str], records: Sequence[Mapping[str, Any]], texts: Texts, parts: Sequence[int]
+    folder: Path, names: Sequence[str], records: Sequence[Mapping[str, Any]], *, texts: Texts, parts: Sequence[int]
 ) -> None:
     """Writes the index of the shards of these names. records: the sidecar of each. texts: of a plan."""
     lengths = np.empty((0, 4), np.int64)

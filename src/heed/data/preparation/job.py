@@ -377,7 +377,7 @@ class Preparation:
             self._report(f"Remark: {remark}")
 
         if not plan.joined:
-            write_index(shards, names, records, plan.texts, plan.shards_of_parts)  # last
+            write_index(shards, names, records, texts=plan.texts, parts=plan.shards_of_parts)  # last
 
     def _clean_up(self, plan: ShardPlan) -> None:
         """Deletes what is of no use once the corpus is there; of shards that were joined, all but the plan."""

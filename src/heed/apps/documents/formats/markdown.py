@@ -90,12 +90,12 @@ def _read_blocks(text: str, blocks: Blocks, words: WordsInMarkup, env: dict[str,
         start, end = leaf.lines[0].start, leaf.lines[-1].end
         if start < last:
             continue
-        yield from _read_leaf(text, leaf, markup(last, start), words, env)
+        yield from _read_leaf(text, leaf, before=markup(last, start), words=words, env=env)
         last = end
     yield Tag("cut", _Block(markup(last, len(text))))
 
 
-def _read_leaf(text: str, leaf: Leaf, before: str, words: WordsInMarkup, env: dict[str, Any]) -> Iterator[Item]:
+def _read_leaf(text: str, leaf: Leaf, *, before: str, words: WordsInMarkup, env: dict[str, Any]) -> Iterator[Item]:
     start, end = leaf.lines[0].start, leaf.lines[-1].end
     first = text[start : leaf.lines[0].end]
     has_title = False  # its first line is separate from the words below it

@@ -401,14 +401,14 @@ def _admonition(state: _State, start: int, end: int, silent: bool) -> bool:
 
 
 def _footnote(state: _State, start: int, end: int, silent: bool) -> bool:
-    return _marker_block(state, start, end, silent, _FOOTNOTE)
+    return _marker_block(state, start, end, silent, marker=_FOOTNOTE)
 
 
 def _definition(state: _State, start: int, end: int, silent: bool) -> bool:
-    return start > 0 and _marker_block(state, start, end, silent, _DEFINITION)
+    return start > 0 and _marker_block(state, start, end, silent, marker=_DEFINITION)
 
 
-def _marker_block(state: _State, start: int, end: int, silent: bool, marker: re.Pattern[str]) -> bool:
+def _marker_block(state: _State, start: int, end: int, silent: bool, *, marker: re.Pattern[str]) -> bool:
     """A block that begins with a marker and continues while lines are indented, such as a footnote."""
     if state.is_code_block(start) or not (match := marker.match(state.line_text(start))):
         return False

@@ -206,7 +206,7 @@ def _element(state: StateInline, silent: bool) -> bool:
     return _keep(state, silent, match.end(), kind="element")
 
 
-def _keep(state: StateInline, silent: bool, end: int, text: str = "", kind: str = "kept") -> bool:
+def _keep(state: StateInline, silent: bool, end: int, text: str = "", *, kind: str = "kept") -> bool:
     """Notes that the source from here to `end` stays as it is; text: the words of it that a reader sees."""
     if not silent:
         state.push(kind, "", 0).content = text

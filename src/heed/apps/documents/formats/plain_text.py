@@ -197,7 +197,7 @@ def _paragraphs_of_block(lines: list[_TextLine], first: int, stop: int) -> list[
     start = first
     number = lines[first].number  # of the last item
     for i in range(first + 1, stop + 1):
-        if i < stop and _goes_on(lines, start, i, width, number):
+        if i < stop and _goes_on(lines, start, i, width=width, number=number):
             continue
         paragraphs += [(start, i)] if _is_one_text(lines[start:i]) else [(j, j + 1) for j in range(start, i)]
         start = i
@@ -206,7 +206,7 @@ def _paragraphs_of_block(lines: list[_TextLine], first: int, stop: int) -> list[
     return paragraphs
 
 
-def _goes_on(lines: list[_TextLine], start: int, i: int, width: int, number: int) -> bool:
+def _goes_on(lines: list[_TextLine], start: int, i: int, *, width: int, number: int) -> bool:
     """Whether line i continues the text that begins with line `start`: it is set like it, and the line before is full.
 
     width: of the longest line around. number: of the list's last item.

@@ -77,10 +77,10 @@ def ends_sentence(before: str, after: str, words: Abbreviations) -> bool:
         return lower not in words.numbered and not is_short and not _INITIAL.fullmatch(word)
     if _INITIAL.fullmatch(word) and (first or after[0].isdigit()):
         return bool(first) and starts
-    return not _is_ordinal(word, before[-SEEN:][: match.start(1)], first, starts, words)
+    return not _is_ordinal(word, before[-SEEN:][: match.start(1)], first, starts=starts, words=words)
 
 
-def _is_ordinal(word: str, before: str, first: str, starts: bool, words: Abbreviations) -> bool:
+def _is_ordinal(word: str, before: str, first: str, *, starts: bool, words: Abbreviations) -> bool:
     if words.before_ordinal is None or not first or starts:
         return False
     if _ROMAN.fullmatch(word):  # Friedrich II.

@@ -30,7 +30,7 @@ def write_items(
             between.append(entry)
             continue
         token = None if entry is None else tokens[entry]
-        output += _spaced(before, between, token, texts, None if entry is None else breaks.get(entry))
+        output += _spaced(before, between, token, texts, line_end=None if entry is None else breaks.get(entry))
         if token is not None:
             output.append(item_of(token.kept) if token.kept else texts[1][token.start : token.end])
         before, between = token, []
@@ -42,6 +42,7 @@ def _spaced(
     between: list[Tag | Place],
     token: TargetWord | None,
     texts: tuple[str, str],
+    *,
     line_end: Place | None,
 ) -> list[Item]:
     """What stands between two words, with white space where it belongs, or a line end in its place."""
@@ -50,7 +51,7 @@ def _spaced(
     gap = target[before.end : token.start] if before and token else ""
     things = [i for i, entry in enumerate(between) if isinstance(entry, Place) and not _is_tag(entry)]
     solids: list[_Solid] = [before, *(entry for i in things if isinstance(entry := between[i], Place)), token]
-    separators = [_separator(a, b, gap, source, target) for a, b in pairwise(solids)]
+    separators = [_separator(a, b, gap, source=source, target=target) for a, b in pairwise(solids)]
     if gap and not any(separators) and not any(_is_break(solid) for solid in solids):
         follows = (isinstance(solid, Place) and solid.follows for solid in solids[1:-1])
         separators[next((k for k, follow in enumerate(follows) if not follow), len(things))] = gap
@@ -73,7 +74,7 @@ def _spaced(
     return [*written, places[len(between)]] if len(between) in places else written
 
 
-def _separator(a: _Solid, b: _Solid, gap: str, source: str, target: str) -> str:
+def _separator(a: _Solid, b: _Solid, gap: str, *, source: str, target: str) -> str:
     """What separates two things or words that are neighbours in the translation; gap: between the words around."""
     if a is None or b is None or _is_break(a) or _is_break(b):
         return ""

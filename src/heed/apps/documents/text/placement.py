@@ -47,7 +47,7 @@ def place_tags(sentence: TaggedText, result: Translated | None) -> list[Item] | 
     tokens = split_within_words(tokens, sentence, result.text)
     line_ends = _line_ends_between_words(sentence)
     root = _tree(sentence, tokens, {id(place) for place in (*kept, *line_ends)})
-    breaks = _break_places(sentence, line_ends, kept, tokens, result.text)
+    breaks = _break_places(sentence, line_ends, tokens, result.text, kept=kept)
     written = write_items(_order(root, tokens), tokens, (sentence.text, result.text), breaks)
     start, end = strip_span(sentence.text, 0, len(sentence.text))
     bare = [place.offset for place in sentence.tags if place.bare]  # white space behind the first is written with it
@@ -246,7 +246,7 @@ def _empty_places(
 
 
 def _break_places(
-    sentence: TaggedText, breaks: list[Place], kept: list[Place], tokens: list[TargetWord], text: str
+    sentence: TaggedText, breaks: list[Place], tokens: list[TargetWord], text: str, *, kept: list[Place]
 ) -> dict[int, Place]:
     """Before which word each line end goes: at spaces, each as far into the sentence as it was."""
     # Punctuation begins no line, unless it does in the source.
