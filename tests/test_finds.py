@@ -1,11 +1,14 @@
-"""The targets of guided fuzzing take their seeds, and each input that once was a fault."""
+"""The targets of guided fuzzing take their seeds, these with changes, and each input that once was a fault."""
 
 import importlib
+import random
 from collections.abc import Iterator
 
 import pytest
 
+from tests.conftest import n_examples
 from tests.fuzzing import FINDS, TARGETS
+from tests.fuzzing.inputs import mutated
 
 # Starlette leaves the closing of an uploaded file, which lies in memory, to the collector.
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:Unclosed file <tempfile.Spooled:ResourceWarning")]
@@ -24,6 +27,14 @@ def module(request) -> Iterator:
 def test_seeds_are_no_faults(module):
     for seed in module.seeds():
         module.target(seed)
+
+
+@pytest.mark.parametrize("module", TARGETS, indirect=True)
+def test_seeds_with_random_changes_are_no_faults(module):
+    """Others than the guided fuzzing of `make soak` tries, and the same in each session."""
+    draw, seeds = random.Random(1), list(module.seeds())
+    for _ in range(n_examples(200)):
+        module.target(mutated(draw.choice(seeds), draw))
 
 
 @pytest.mark.parametrize(

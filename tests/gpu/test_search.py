@@ -14,7 +14,6 @@ from heed.backends.gpu.beams import FP32_COLUMNS
 from heed.backends.gpu.capture import RECORDING
 from heed.backends.gpu.graphs import StepGraphs
 from heed.backends.gpu.search import GpuSearchBackend, GpuSearchState, _half_of_free_memory
-from heed.backends.gpu.slots import Slots
 from heed.backends.reference_search import ReferenceSearchBackend
 from heed.decoding.beam import Hypothesis
 from heed.decoding.settings import DecodingSettings, SamplingSettings
@@ -139,14 +138,6 @@ def test_a_step_that_cannot_be_captured_runs_without_a_graph_and_one_line_says_s
         "supported)."
     ]
     assert_alike(found, found_by(random_model()))
-
-
-def test_a_wait_inside_of_a_step_is_found_when_it_is_captured(emulated, monkeypatch, caplog):
-    """On a GPU, too: it would refuse to capture it."""
-    decode = Slots.decode
-    monkeypatch.setattr(Slots, "decode", lambda self, *words: decode(self, *words).cpu().to(CUDA))
-    found_by(random_model().to(CUDA))
-    assert any("capturing a step failed" in line for line in caplog.messages)
 
 
 def test_graphs_captured_anew_lie_in_another_pool_and_a_search_has_its_own_stream(emulated):

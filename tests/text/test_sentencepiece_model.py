@@ -2,10 +2,7 @@
 
 import base64
 import os
-import random
 import struct
-import sys
-import traceback
 from pathlib import Path
 
 import pytest
@@ -13,7 +10,6 @@ import sentencepiece
 from tests.text.test_sentencepiece import ENGLISH, KINDS, ODD_LINES, trained
 
 from heed.errors import HeedError
-from heed.text.sentencepiece import SentencePieceTokenizer, Vocabulary
 from heed.text.sentencepiece_model import (
     BYTE,
     CONTROL,
@@ -22,16 +18,9 @@ from heed.text.sentencepiece_model import (
     UNKNOWN,
     USER_DEFINED,
     SentencePieceModel,
-    _fields,
     _message,
     _number,
 )
-from heed.text.tokenizer import SpecialIds
-
-TEXTS = [
-    *ENGLISH[:3], *ODD_LINES[:5], "", "\0\1\x7f\ufffd", "".join(map(chr, range(0x20, 0x2000, 7))), "two " * 2000,
-    "😀\u1100\u1161\u11a8ǆﷺ" * 50,
-]  # fmt: skip
 
 
 def written(content: bytes, folder: Path) -> Path:
@@ -63,9 +52,6 @@ def with_rules(rules: bytes) -> bytes:
 
 def rules(units: list[int], replacements: bytes = b"x\0") -> bytes:
     return struct.pack(f"<{len(units) + 1}I", 4 * len(units), *units) + replacements
-
-
-GOOD = trained([*ENGLISH, *ODD_LINES], **KINDS[0])
 
 
 def test_a_model_that_heed_wrote_is_the_model_that_it_read(tmp_path):
@@ -135,63 +121,6 @@ def test_only_a_regular_file_of_bounded_length_is_read(tmp_path):
     for name in ("long.spm", "fifo.spm", "missing.spm", ""):
         with pytest.raises(HeedError, match=f"^{tmp_path / name}: "):
             SentencePieceModel.read(tmp_path / name)
-
-
-def mutated(random: random.Random) -> bytes:
-    """The good model, cut, or with other bytes, or with other rules of normalisation."""
-    fields = list(_fields(GOOD))
-    if random.random() < 0.3:
-        changed = bytearray(GOOD[: random.choice([len(GOOD), random.randrange(len(GOOD))])])
-        for _ in range(random.randrange(20)):
-            changed[-1 - random.randrange(min(len(changed), 4000))] = random.randrange(256)
-        return bytes(changed)
-    blob = bytearray(dict(_fields(dict(fields)[3]))[2])
-    (n_bytes,) = struct.unpack_from("<I", blob)
-    (root,) = struct.unpack_from("<I", blob, 4)
-    first = (root >> 10) << ((root & 2**9) >> 6)
-    for _ in range(random.randrange(1, 50)):
-        near_root = random.random() < 0.5  # where nearly every text passes
-        place = 4 + 4 * ((first ^ random.randrange(256)) if near_root else random.randrange(n_bytes // 4))
-        (unit,) = struct.unpack_from("<I", blob, place)
-        changed_unit = random.choice([unit ^ 1 << random.randrange(32), random.getrandbits(32), unit & 511])
-        struct.pack_into("<I", blob, place, changed_unit)
-    if random.random() < 0.2:
-        struct.pack_into("<I", blob, 0, random.choice([0, 2**32 - 1, n_bytes - 1024, n_bytes + 1024]))
-    return b"".join(_message(number, value) for number, value in fields if number != 3) + _message(
-        3, _message(2, bytes(blob))
-    )
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="children are forked")
-def test_a_mutated_model_is_refused_or_segments_soundly(tmp_path):
-    """In a child, since a fault of the library would be a signal."""
-    child = os.fork()
-    if child == 0:
-        os._exit(_mutations_fail(tmp_path))
-    assert os.waitpid(child, 0)[1] == 0
-
-
-def _mutations_fail(folder: Path) -> int:
-    try:
-        draw = random.Random(7)
-        n_good = 0
-        for _ in range(300):
-            path = written(mutated(draw), folder)
-            try:
-                vocabulary = Vocabulary(model=SentencePieceModel.read(path))
-                tokenizer = SentencePieceTokenizer(vocabulary, vocabulary, SpecialIds(0, 0, 0, unk=1))
-            except (HeedError, ValueError):
-                continue
-            n_good += 1
-            for ids in tokenizer.encode_lines(TEXTS):
-                assert all(0 < i < len(tokenizer) for i in ids)
-                tokenizer.decode(ids)
-        assert n_good >= 3
-    except BaseException:
-        traceback.print_exc(file=sys.__stderr__)
-        return 1
-    return 0
 
 
 def test_rules_that_normalise_are_accepted(tmp_path):

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from heed.config import cut
+from heed.config import cut, shown
 from heed.errors import HeedError
 from heed.model.cost import Rows
 from heed.runtime.json_files import MAX_JSON_BYTES
@@ -120,8 +120,8 @@ def _stored(name: str, entry: dict[str, Any], path: str, kinds: Collection[str])
         raise ValueError(f"tensor {cut(name)} has no type")
     if kind not in kinds:
         raise HeedError(
-            f"{path}: tensor {cut(name)} is of type {cut(kind)}; expected {', '.join(kinds)}: take the model as it was "
-            "before it was quantised."
+            f"{path}: tensor {shown(name)} is of type {shown(kind)}; expected {', '.join(kinds)}: take the model as it "
+            "was before it was quantised."
         )
     # The bound on dimensions keeps the product from growing without end.
     if not (_counts(shape) and len(shape) <= 8 and _counts(place) and len(place) == 2):

@@ -15,19 +15,14 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from tests.apps.exchange.folders import ENGLISH, exported, random_folder, random_network
 from tests.apps.exchange.test_marian import LIKE_MARIAN
-from tests.conftest import n_examples
 from tests.text.test_sentencepiece import GERMAN, trained
 
 from heed.apps.cli import process
 from heed.apps.commands import app
-from heed.apps.exchange import huggingface, marian
 from heed.apps.exchange.marian import SETTINGS
-from heed.errors import HeedError
 from heed.model_folder import ModelCard, save_model
 from heed.runtime.manifest import sha256_of
 from heed.runtime.memory import peak_memory, reset_peak_memory
@@ -126,21 +121,17 @@ def change_weights(folder: Path, change) -> None:
         ({"model_type": ["marian"]}, "model_type is ['marian']"),
         ({"activation_function": "gelu_new"}, "activation_function is 'gelu_new'; Heed knows relu"),
         ({"activation_function": ["relu"]}, "activation_function is ['relu']"),
-        ({"activation_function": None}, "activation_function is None"),
         ({"scale_embedding": False}, "scale_embedding is false"),
         ({"scale_embedding": "false"}, "scale_embedding is 'false'; expected true or false"),
-        ({"share_encoder_decoder_embeddings": "no"}, "share_encoder_decoder_embeddings is 'no'"),
         ({"share_encoder_decoder_embeddings": False, "tie_word_embeddings": 0}, "tie_word_embeddings is 0"),
         ({"share_encoder_decoder_embeddings": False}, "weight model.encoder.embed_tokens.weight is missing"),
         ({"encoder_layers": "2"}, "encoder_layers is '2'; expected a number"),
         ({"encoder_layers": -1}, "n_layers"),
-        ({"encoder_layers": [2]}, "encoder_layers is [2]; expected a number"),
         ({"encoder_layers": 2.0}, "encoder_layers is 2.0; expected a number"),
         ({"decoder_layers": 3}, "decoder.2.cross_attention.k.bias is missing"),
         ({"encoder_layers": 1, "decoder_layers": 1}, "decoder.1.cross_attention.k.bias is one too many"),
         ({"encoder_layers": 10**9}, "n_layers"),
         ({"encoder_layers": 1000, "decoder_layers": 1000}, "is missing"),
-        ({"d_model": 65_536}, "has shape"),
         ({"d_model": 10**4000}, "d_model"),
         ({"d_model": 33}, "d_model=33"),
         ({"d_model": True}, "d_model"),
@@ -148,18 +139,14 @@ def change_weights(folder: Path, change) -> None:
         ({"encoder_ffn_dim": 7}, "encoder_ffn_dim and decoder_ffn_dim differ"),
         ({"decoder_attention_heads": 1}, "encoder_attention_heads and decoder_attention_heads differ"),
         ({"encoder_attention_heads": 0, "decoder_attention_heads": 0}, "n_heads"),
-        ({"encoder_attention_heads": "4", "decoder_attention_heads": "4"}, "n_heads"),
-        ({"dropout": 1.5}, "dropout"),
         ({"dropout": 10**400}, "dropout"),
         ({"pad_token_id": None}, "pad_token_id, decoder_start_token_id and eos_token_id must be ids"),
-        ({"pad_token_id": [0]}, "must be ids"),
         ({"eos_token_id": -1}, "must be ids"),
         ({"eos_token_id": 10**100}, "its tokenizer 0, 1, 2"),
         ({"decoder_start_token_id": 0}, "config.json has pad, start and eos 0, 0, 2; its tokenizer 0, 1, 2"),
         ({"heed": {"architecture": {"n_layers": "x"}}}, "n_layers"),
         ({"heed": {"architecture": 3}}, "heed.architecture"),
         ({"heed": {"architecture": {"d_k": 1000}}}, "has shape"),
-        ({"heed": {"card": {"src": 3}}}, "src"),
         ({"heed": {"card": {"src": "\ud800", "tgt": "de"}}}, "config.json: holds half a surrogate pair"),
         ({"heed": {"card": {"src": "en", "tgt": "de", "trained_on": {"a": [[0]]}}}}, "trained_on"),
         ({"heed": {"card": {"src": "en", "tgt": "de", "decoding": {"a": {"b": 0}}}}}, "decoding"),
@@ -465,10 +452,8 @@ def change_arrays(folder: Path, changes: dict[str, np.ndarray | None], **options
         ({"transformer-preprocess": "n"}, "transformer-preprocess is 'n'"),
         ({"transformer-postprocess": "da", "transformer-preprocess": "n"}, "Heed imports post-norm"),
         ({"transformer-postprocess-top": "n"}, "transformer-postprocess-top is 'n'"),
-        ({"transformer-postprocess-emb": "nd"}, "transformer-postprocess-emb is 'nd'"),
         ({"transformer-postprocess": ["dan"]}, "transformer-postprocess is ['dan']"),
         ({"type": "s2s"}, "type is 's2s', which Heed does not have"),
-        ({"type": "multi-transformer"}, "type is 'multi-transformer'"),
         ({"transformer-decoder-autoreg": "rnn"}, "transformer-decoder-autoreg is 'rnn'"),
         ({"transformer-ffn-depth": 3}, "transformer-ffn-depth is 3"),
         ({"transformer-ffn-activation": "gelu"}, "transformer-ffn-activation is 'gelu'"),
@@ -483,9 +468,6 @@ def change_arrays(folder: Path, changes: dict[str, np.ndarray | None], **options
         ({"enc-depth": None}, "enc-depth is None; expected a number"),
         ({"dim-vocabs": [5]}, "dim-vocabs is [5]; expected the sizes of two vocabularies"),
         ({"dim-emb": -32}, "d_model"),
-        ({"dim-emb": [32]}, "dim-emb is [32]; expected a number"),
-        ({"dim-emb": 65_536}, "has shape"),
-        ({"enc-depth": 1000}, "is missing"),
         ({"transformer-heads": 0}, "n_heads"),
         ({"transformer-dim-ffn": 1_000_000}, "has shape"),
         ({"output-omit-bias": False}, "decoder_ff_logit_out_b is missing"),
@@ -503,17 +485,14 @@ def test_options_of_the_network_that_heed_does_not_have_are_named(npz, not_impor
         ({"models": ["a.npz", "b.npz"]}, "an ensemble of 2 models; import each with its own settings"),
         ({"models": []}, "an ensemble of 0 models"),
         ({"models": "model.npz"}, "models is not a list of files"),
-        ({"models": [3]}, "models is not a list of files"),
         ({"models": ["other.npz"]}, "other.npz: missing; model.npz.decoder.yml names it"),
         ({"models": ["x" * 5000]}, "missing; model.npz.decoder.yml names it"),
-        ({"models": [".."]}, "missing"),
         ({"models": ["\0"]}, "missing"),
         ({"vocabs": ["joint.spm"]}, "1 vocabularies; Heed's models have a source and a target"),
         ({"vocabs": ["../../etc/passwd", "/etc/passwd"]}, "marian/passwd: missing"),
         ({"beam-size": "4"}, "beam_size"),
         ({"beam-size": 0}, "beam_size"),
         ({"normalize": -1}, "length_penalty"),
-        ({"normalize": [1]}, "length_penalty"),
         ({"max-length-factor": 0}, "max_length_factor"),
         ({"word-penalty": 0.5}, "word-penalty is 0.5, which Heed does not have"),
     ],
@@ -697,78 +676,3 @@ def test_what_another_program_does_not_have_is_named(
     random_folder(tmp_path / "model", number_tokenizer, n_layers=1, **(base | changes))
     message = f"this model has {message}, which {program} cannot express"
     refused("export", tmp_path / "model", tmp_path / "out", "--to", to, message=message)
-
-
-@pytest.mark.slow
-def test_the_command_in_a_process_of_its_own_is_one_line_too(heed, hf, npz, tmp_path):
-    change_config(hf, activation_function=["relu"])
-    change_arrays(npz, {"Wemb": np.array([{}], object)})
-    for folder, kind in ((hf, "huggingface"), (npz, "marian")):
-        done = heed("import", folder, tmp_path / "out", "--from", kind)
-        assert done.returncode == 1 and len(done.stderr.splitlines()) == 1 and done.stderr.startswith("heed: ")
-        assert not (tmp_path / "out").exists()
-
-
-# Whatever else
-
-VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
-    | st.sampled_from([10**400, -1, 0, 2**63, "relu", "marian", "\0", "n", "dan"]),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=5,
-)  # fmt: skip
-
-
-@pytest.mark.slow
-@given(data=st.data())
-@settings(
-    max_examples=n_examples(400), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-)
-def test_any_change_of_config_json_is_one_line_or_harmless(originals, tmp_path_factory, data):
-    folder = tmp_path_factory.mktemp("fuzz") / "hf"
-    shutil.copytree(originals / "hf", folder, copy_function=os.link)
-    config = json.loads((folder / "config.json").read_text())
-    for name in data.draw(
-        st.lists(st.sampled_from([*config, "tie_word_embeddings", "unknown"]), min_size=1, max_size=3)
-    ):
-        target = config
-        while isinstance(target.get(name), dict) and target[name] and data.draw(st.booleans()):
-            target = target[name]
-            name = data.draw(st.sampled_from(sorted(target)))
-        target[name] = data.draw(VALUES)
-    (folder / "config.json").unlink()
-    (folder / "config.json").write_text(json.dumps(config))
-    try:
-        huggingface.load(folder, report=len)
-    except HeedError as error:
-        assert "\n" not in str(error) and len(str(error)) < 1000
-    finally:
-        shutil.rmtree(folder)
-
-
-@pytest.mark.slow
-@given(data=st.data())
-@settings(
-    max_examples=n_examples(150), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-)
-def test_any_change_of_marians_settings_is_one_line_or_harmless(originals, tmp_path_factory, data):
-    folder = tmp_path_factory.mktemp("fuzz") / "marian"
-    shutil.copytree(originals / "marian", folder)
-    decoder = (folder / "model.npz.decoder.yml").read_text()
-    with np.load(folder / "model.npz") as arrays:
-        network = arrays[SETTINGS].tobytes().rstrip(b"\0").decode()
-    how = data.draw(st.sampled_from(["decoder", "network", "text"]))
-    if how == "text":
-        at = data.draw(st.integers(0, len(decoder)))
-        noise = data.draw(st.text(max_size=6) | st.sampled_from(["&a", "*a", "!!int", "[[", "<<: ", "\t", "---\n"]))
-        (folder / "model.npz.decoder.yml").write_text(decoder[:at] + noise + decoder[at + 1 :], encoding="utf-8")
-    else:
-        names = [line.split(":")[0] for line in (decoder if how == "decoder" else network).splitlines()]
-        changes = data.draw(st.dictionaries(st.sampled_from(names), VALUES, min_size=1, max_size=3))
-        change_yml(folder, **changes) if how == "decoder" else change_arrays(folder, {}, **changes)
-    try:
-        marian.load(folder, report=len)
-    except HeedError as error:
-        assert "\n" not in str(error) and len(str(error)) < 1000
-    finally:
-        shutil.rmtree(folder)
