@@ -88,17 +88,6 @@ def test_only_a_regular_file_of_bounded_length_is_a_recipe(tmp_path, heed):
     assert_one_clear_line(heed("train", tmp_path / "fifo", "--run", tmp_path / "run"), "fifo: ")
 
 
-def test_a_hostile_recipe_and_a_hostile_override_end_a_command_with_one_line(tmp_path, heed):
-    deep, good = tmp_path / "deep.toml", tmp_path / "good.toml"
-    deep.write_text(HOSTILE["deep lists"][0])
-    good.write_text(RECIPE)
-    assert_one_clear_line(heed("train", deep, cwd=tmp_path), "deep.toml: ", "nested too deeply")
-    done = heed("train", good, "--set", f"model.d_ff={'1' * 100_000}", cwd=tmp_path)
-    assert_one_clear_line(done, "--set model.d_ff=111", "an integer has more than")
-    done = heed("train", good, "--set", "training.learning_rate_factor=inf", cwd=tmp_path)
-    assert_one_clear_line(done, "training.learning_rate_factor: ", "finite")
-
-
 @pytest.mark.parametrize(
     ("setting", "value"),
     [

@@ -1,6 +1,5 @@
 """Beam search against exhaustive search and forced scoring."""
 
-import copy
 import itertools
 
 import pytest
@@ -29,33 +28,14 @@ def forced_log_prob(model, source, target_ids, *, special=SPECIAL) -> float:
 SOURCES = [[5, 6, 7], [8], [9, 10, 11, 12, 13, 14], [], [20, 21, 5], [5, 6, 7]]
 
 
-@pytest.mark.parametrize("beam_size", [1, 4])
-def test_scores_from_the_cache_equal_a_full_forward_pass(small_model, beam_size):
-    exact = copy.deepcopy(small_model).double()
-    for source, hypotheses in zip(SOURCES, search(small_model, SOURCES, beam_size=beam_size, n_best=4), strict=True):
-        assert len(hypotheses) == beam_size or not hypotheses[-1].ended
-        for hypothesis in hypotheses:
-            ids = list(hypothesis.ids)
-            if hypothesis.ended:
-                expected = forced_log_prob(exact, source, ids)
-            else:  # eos was not chosen: leave its probability out
-                batch = make_batch([(source, ids)], SPECIAL)
-                expected = float(token_log_probs([exact], batch)[:-1].sum())
-            n_ids = len(ids) + hypothesis.ended
-            rounding = 1e-5 * n_ids  # of single precision, which differs by processor; every id adds a rounded term
-            assert hypothesis.log_prob == pytest.approx(expected, abs=rounding)
-            assert hypothesis.score == pytest.approx(expected / length_penalty(n_ids, 0.6), abs=rounding)
-
-
 # Of imported models: Marian's begin with eos and have no pad, OPUS-MT's begin with pad.
 SPECIALS = {SPECIAL: [3, 4, 5], SpecialIds(0, 0, 0, unk=1): [2, 3, 4, 5], SpecialIds(5, 5, 0, unk=1): [2, 3, 4]}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("special", SPECIALS)
-@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.5])
-def test_a_beam_of_everything_finds_what_exhaustive_search_finds(alpha, special):
-    for seed in range(5):
+def test_a_beam_of_everything_finds_what_exhaustive_search_finds(special):
+    for seed, alpha in enumerate([0.0, 0.6, 0.6, 1.5, 1.5]):
         torch.manual_seed(seed)
         model = Transformer(Architecture(n_layers=1, d_model=16, d_ff=16, n_heads=2), 6).eval()
         with torch.no_grad():
@@ -72,12 +52,3 @@ def test_a_beam_of_everything_finds_what_exhaustive_search_finds(alpha, special)
         (found,) = search(model, [source], special=special, **settings)[0]
         assert found.ids == best_ids
         assert found.score == pytest.approx(best_score, abs=1e-4)
-
-
-def test_n_best_is_sorted_without_doubles_and_begins_with_the_one_best(small_model):
-    for best, (first,) in zip(
-        search(small_model, SOURCES, n_best=4), search(small_model, SOURCES, n_best=1), strict=True
-    ):
-        assert [h.score for h in best] == sorted((h.score for h in best), reverse=True)
-        assert len({(h.ids, h.ended) for h in best}) == len(best)
-        assert best[0].ids == first.ids

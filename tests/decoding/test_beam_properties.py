@@ -33,7 +33,6 @@ from tests.decoding.searches import (
     hypotheses_of,
     search,
     sharp_model,
-    token_log_probs,
 )
 
 needs_kernels = pytest.mark.skipif(library() is None, reason="no C++ compiler: Heed's kernels are not at hand")
@@ -265,37 +264,3 @@ def test_the_search_ends_where_no_hypothesis_can_win_or_as_early_as_it_is_told_t
     expected = exhausted_beam(model, source, options, n_best)
     assert [h.score for h in found] == pytest.approx([score for _, score in expected], abs=1e-4)
     assert [h.ids for h in found] == [ids for ids, _ in expected]
-
-
-@pytest.mark.slow
-@needs_kernels
-@given(
-    sources=st.lists(SHORT, min_size=1, max_size=6),
-    beam_size=st.integers(1, 4),
-    share=st.sampled_from(["all", "none"]),
-    d_v=st.sampled_from([1, 7]),
-)
-@settings(max_examples=n_examples(25))
-def test_both_states_of_a_search_find_the_same(sources, beam_size, share, d_v):
-    model = sharp_model(share=share, d_k=5, d_v=d_v)
-    options = DecodingSettings(beam_size=beam_size, max_tokens=10)
-    fast = beam_search(model, sources, SPECIAL, options, n_best=beam_size)
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("heed.backends.cpu.search.usable", lambda: False)
-        plain = beam_search(model, sources, SPECIAL, options, n_best=beam_size)
-    for ours, theirs in zip(fast, plain, strict=True):
-        assert [h.ids for h in ours] == [h.ids for h in theirs]
-        assert [h.score for h in ours] == pytest.approx([h.score for h in theirs], abs=1e-4)
-
-
-def test_an_ensemble_decides_by_the_mean_probability():
-    models, options = [MODEL, sharp_model(8)], DecodingSettings(max_tokens=8)
-    source = [5, 9, 11]
-    ((_, (one,)),) = search([MODEL, MODEL], [Source(0, source)], SPECIAL, options)
-    (alone,) = beam_search(MODEL, [source], SPECIAL, options)[0]
-    assert one.ids == alone.ids and one.score == pytest.approx(alone.score, abs=1e-4)
-    ((_, found),) = search(models, [Source(0, source)], SPECIAL, options, n_best=4)
-    for hypothesis in found:
-        batch = make_batch([(source, hypothesis.ids)], SPECIAL)
-        log_probs = token_log_probs(models, batch)[: len(hypothesis.ids) + hypothesis.ended]
-        assert hypothesis.log_prob == pytest.approx(float(log_probs.double().sum()), abs=1e-4)

@@ -64,8 +64,16 @@ def damaged(model: Transformer, value: float, part: str) -> Transformer:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("part", ["", "embedding", "encoder", "decoder.1.feed_forward_norm"])
-@pytest.mark.parametrize("value", [math.nan, math.inf, 3e38])
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [
+        ("", math.nan),
+        ("embedding", math.inf),
+        ("encoder", 3e38),
+        ("decoder.1.feed_forward_norm", math.nan),
+        ("decoder.1.feed_forward_norm", math.inf),
+    ],
+)
 @pytest.mark.parametrize("how", [{}, {"sampling": SamplingSettings()}, {"constraint": Anything()}])
 def test_a_search_by_damaged_weights_is_an_error(small_model, road, precision, part, value, how):
     if road == "PyTorch" and precision != "fp32":

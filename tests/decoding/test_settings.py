@@ -45,12 +45,6 @@ def test_an_output_of_the_fewest_tokens_ends_if_there_is_room_for_eos():
         assert [len(hypothesis.ids) for hypothesis in found] == [n] and found[0].ended is ended
 
 
-@pytest.mark.parametrize("n_best", [0, -1])
-def test_a_search_for_no_hypothesis_is_refused(n_best):
-    with pytest.raises(HeedError, match=f"n_best is {n_best}; it must be at least 1"):
-        beam_search(MODEL, [[5]], SPECIAL, DecodingSettings(), n_best=n_best)
-
-
 def test_a_search_with_dropout_is_refused():
     with pytest.raises(HeedError, match=r"call model.eval\(\) first"):
         beam_search(sharp_model().train(), [[5]], SPECIAL, DecodingSettings())

@@ -147,14 +147,6 @@ def test_a_model_that_repeats_itself_is_not_told_to_go_on_longer(number_tokenize
     assert lines[-1].endswith("They repeat themselves: the model has learned too little, or knows no such text.")
 
 
-def test_given_targets_are_scored_alike_alone_and_together(translator):
-    sources, targets = ["eighty-seven", "one", "two hundred"], ["siebenundachtzig", "", "zweihundert"]
-    together = translator.log_probs(sources, targets)
-    for source, target, log_probs in zip(sources, targets, together, strict=True):
-        assert len(log_probs) == len(translator.tokenizer.encode(target)) + 1
-        assert log_probs == pytest.approx(translator.log_probs([source], [target])[0], abs=1e-4)
-
-
 def test_the_tokens_of_a_translation_score_as_the_search_scored_them(number_tokenizer):
     models = [random_model(len(number_tokenizer), seed=seed) for seed in (5, 6)]
     settings = DecodingSettings(max_extra_tokens=5, early_stopping=True)
@@ -311,9 +303,8 @@ def test_a_pickled_translator_is_the_same_translator(number_tokenizer, precision
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("precision", PRECISIONS)
-def test_a_new_process_translates_with_the_translator_that_it_is_sent(number_tokenizer, precision):
-    translator = Translator(random_model(len(number_tokenizer)), number_tokenizer, precision=precision)
+def test_a_new_process_translates_with_the_translator_that_it_is_sent(number_tokenizer):
+    translator = Translator(random_model(len(number_tokenizer)), number_tokenizer, precision="fp32")
     texts = [english(number) for number in (7, 987_654)]
     expected = translator.translate(texts, n_best=2)
     stream = translator.stream(texts, n_best=2)

@@ -12,8 +12,6 @@ from heed.apps.paper.index import write_all
 from heed.apps.paper.result_page import Page, check_pages
 from heed.errors import HeedError
 from heed.runs.average import average_run
-from heed.runs.recipe import read_recipe
-from heed.runs.run_folder import open_run_folder
 
 
 @pytest.fixture(scope="module")
@@ -63,11 +61,6 @@ RUN = "runs/small"
         ("/", "/: would be replaced"),
         (RUN, "holds .lock,"),
         (f"{RUN}/checkpoints", "which training writes to"),
-        (f"{RUN}/checkpoints/24", "which training writes to"),
-        (f"{RUN}/checkpoints/new/x", "which training writes to"),
-        (f"{RUN}/data/new", "which training writes to"),
-        (f"{RUN}/model/new", "which training writes to"),
-        (f"{RUN}/metrics.jsonl", "which training writes to"),
     ],
 )
 def test_average_deletes_no_folder_of_others_nor_the_runs_own(work, monkeypatch, out, part):
@@ -81,17 +74,6 @@ def test_average_deletes_no_folder_of_others_nor_the_runs_own(work, monkeypatch,
     assert contents(work) == before
 
 
-def test_the_command_average_deletes_no_home_folder_and_no_run(work, heed):
-    write_files(work / "home", ".bashrc", "notes.txt", "thesis/chapter1.tex")
-    lock = {f"{RUN}/.lock": b""}  # holds a number of the last process
-    before = contents(work) | lock
-    for out, part in (("home", "holds .bashrc,"), (RUN, "holds .lock,")):
-        assert_one_clear_line(heed("average", RUN, "--last", 2, "--out", out, cwd=work), part)
-        assert contents(work) | lock == before
-    assert_one_clear_line(heed("average", "home", "--last", 2, cwd=work), "no checkpoints")
-    assert contents(work) | lock == before
-
-
 def test_average_replaces_a_model_or_an_empty_folder(work):
     (work / "empty").mkdir()
     (work / "link").symlink_to("empty")
@@ -100,30 +82,6 @@ def test_average_replaces_a_model_or_an_empty_folder(work):
     models = [(work / out / "model.safetensors").read_bytes() for out in ("new/folder", "empty", f"{RUN}/other")]
     assert len(set(models)) == 1
     assert (work / "link").is_symlink()
-
-
-def test_training_stops_before_it_starts_if_the_models_folder_holds_anything_else(work, heed):
-    write_files(work, f"{RUN}/model/notes.txt")
-    before = contents(work)
-    done = heed("train", RUN, "--set", "training.max_steps=48", cwd=work)
-    assert_one_clear_line(done, f"{RUN}/model: would be replaced, but holds notes.txt")
-    changed = {name for name, content in contents(work).items() if before[name] != content}
-    assert changed <= {f"{RUN}/config.toml", f"{RUN}/.lock"}
-    (work / RUN / "model" / "notes.txt").unlink()
-    assert heed("train", RUN, "--set", "training.max_steps=48", cwd=work).returncode == 0
-
-
-@pytest.mark.parametrize("name", ["config.toml", "data", "lines/x", "corpus/x", "checkpoints/1/x", "metrics.jsonl"])
-def test_a_folder_of_others_is_no_run_folder(trained, tmp_path, name):
-    write_files(tmp_path / "project", name, "README.md", ".lock")
-    before = contents(tmp_path)
-    recipe = read_recipe(trained / "small.toml")
-    with (
-        pytest.raises(HeedError, match=f"(?s)project.*{name.split('/')[0]}.*choose another --run"),
-        open_run_folder(recipe, tmp_path / "project", report=print),
-    ):
-        pytest.fail("was taken for a run folder")
-    assert contents(tmp_path) == before
 
 
 @pytest.mark.parametrize(("verb", "name"), [("train", "config.toml"), ("demo", "model/x")])
@@ -205,12 +163,6 @@ def test_a_page_replaces_only_pages(tmp_path, name):
     with pytest.raises(HeedError, match=f"{name}: not made by `heed paper`"):
         page().write(tmp_path)
     assert (tmp_path / name).read_text() == "mine\n"
-
-
-def test_the_command_paper_leaves_a_users_page(tmp_path, heed):
-    write_files(tmp_path, "table2.md")
-    assert_one_clear_line(heed("paper", "table2", "--out", tmp_path), "table2.md: not made by `heed paper`")
-    assert contents(tmp_path) == {"table2.md": b"mine\n"}
 
 
 def test_an_index_never_replaces_a_projects_readme(tmp_path):

@@ -282,15 +282,8 @@ def test_what_a_translation_must_be_is_obeyed(trained, heed):
     assert_one_clear_line(heed("translate", model, "--precision", "fp8", stdin="x"), "--precision fp8")
     assert_one_clear_line(heed("translate", model, "--top-k", 3, stdin="x"), "--sample")
     for options, part in (
-        (["--mbr", 5, "--beam", 4], "leave out --beam"),
-        (["--mbr", 5, "--n-best", 6], "--n-best 6 needs as many candidates"),
         (["--seed", 3], "--seed needs --sample TEMPERATURE"),
-        (["--sample", 1, "--exact"], "--exact is for search only; leave it out with --sample"),
-        (["--beam", 1, "--exact"], "--exact has no effect with --beam 1"),
-        (["--sample", 1, "--length-penalty", 1], "--length-penalty changes only the scores of samples"),
-        (["--sample", 1, "--length-penalty-form", "none"], "--length-penalty-form changes only the scores"),
         (["--sample", 1, "--mbr", 8, "--n-best", 3, "--length-penalty", 1], "changes only the scores of samples"),
-        (["--length-penalty", 2, "--length-penalty-form", "none"], "--length-penalty has no effect with"),
         (["--min-tokens", 5, "--max-tokens", 4], "min_tokens is 5, more than max_tokens, 4"),
         (["--mbr", 5, "--utility", "ter"], "unknown utility 'ter'; known: chrf, bleu"),
         (["--utility", "chrf"], "--utility needs --mbr N"),
@@ -484,12 +477,8 @@ def test_recipes_with_faults_are_refused_before_any_work(corpus, heed):
 
     cases = [
         ("max_steps = 24", "max_stepz = 24", ["bad.toml", "training.max_stepz", "did you mean training.max_steps?"]),
-        ("max_steps = 24", 'max_steps = "many"', ["training.max_steps", "'many'"]),
-        ("max_steps = 24", "max_steps = -1", ["training.max_steps", "-1"]),
         ("max_steps = 24", "max_steps = 24\ndropout", ["bad.toml", "not valid TOML"]),
         ('checkpoint_every = "8 steps"', 'checkpoint_every = "often"', ['"10 steps"']),
-        ("d_model = 32", "d_model = 30", ["d_model=30", "n_heads=4"]),
-        ('preset = "tiny"', 'preset = "huge"', ["huge", "base, big"]),
         ('dev = ["dev.en", "dev.de.gz"]', 'dev = ["dev.en"]', ["data.dev needs two files"]),
         ('train = ["train.en", "train.de"]', 'train = ["train.en", "nowhere.de"]', ["nowhere.de: no such file"]),
     ]
@@ -508,8 +497,6 @@ def test_recipes_with_faults_are_refused_before_any_work(corpus, heed):
     ("name", "content", "parts"),
     [
         ("train.de", b"nur eine Zeile\n", ["train.en has 200 lines", "train.de 1"]),
-        ("train.de", b"", ["train.de 0", "same number"]),
-        ("dev.en", b"", ["both sides"]),
         ("train.en", b"good\nb\xffd\n" * 100, ["train.en", "cannot be read", "100 of 200"]),
         ("dev.de.gz", b"\x1f\x8b broken", ["dev.de.gz", "damaged gzip"]),
     ],

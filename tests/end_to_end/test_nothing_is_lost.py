@@ -123,17 +123,6 @@ def test_a_signal_saves_and_stops_and_the_same_command_goes_on(straight, begun, 
     assert losses(begun) == losses(straight)
 
 
-def test_a_second_process_on_the_same_run_is_refused(begun, heed, start):
-    process = start(begun)
-    wait_for_step(process, begun, 5)
-    process.send_signal(signal.SIGSTOP)  # it holds the lock for as long as needed
-    try:
-        assert_one_clear_line(heed("train", "small.toml", cwd=begun), f"process {process.pid} is at work there")
-    finally:
-        process.kill()
-        process.communicate()
-
-
 def test_a_text_that_was_edited_between_two_runs_is_noticed(begun, heed):
     few = ["--set", "training.max_steps=5"]
     assert heed("train", "small.toml", *few, cwd=begun).returncode == 0

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from tests.end_to_end.test_command_line import assert_one_clear_line
 from tests.runs.test_start_from import write_model
 
 from heed.runs.recipe import read_recipe
@@ -26,12 +27,6 @@ def write(folder: Path, pairs, name: str = "corpus") -> tuple[Path, Path]:
 
 def numbers(n: int) -> list[tuple[str, str]]:
     return [(english(number), german(number)) for number in number_splits(n_train=n, n_dev=1, n_test=1).train]
-
-
-def assert_one_clear_line(done, *parts: str) -> None:
-    assert done.returncode == 1
-    error = done.stderr.strip().splitlines()[-1]
-    assert error.startswith("heed: ") and all(part in error for part in parts), done.stderr
 
 
 def test_two_text_files_become_a_recipe_and_the_run_that_it_describes(tmp_path, heed):

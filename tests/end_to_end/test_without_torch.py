@@ -6,6 +6,8 @@ import shutil
 import subprocess
 import sys
 import venv
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -49,8 +51,16 @@ def run(*words: object, hiding: Path | None = None, given: str = LINES) -> subpr
     return subprocess.run(command, input=given, env=env, capture_output=True, text=True, timeout=300)
 
 
-def heed(*words: object, **options) -> subprocess.CompletedProcess:
-    return run("-m", "heed", *words, **options)
+@pytest.fixture
+def both(hiding, heed) -> Callable[..., list[subprocess.CompletedProcess]]:
+    """Runs a command without PyTorch, then with it."""
+
+    def run_both(*words: object) -> list[subprocess.CompletedProcess]:
+        ours = run("-m", "heed", *words, hiding=hiding)
+        assert ours.returncode == 0, ours.stderr
+        return [ours, heed(*words, stdin=LINES)]
+
+    return run_both
 
 
 @pytest.mark.slow
@@ -65,37 +75,34 @@ def heed(*words: object, **options) -> subprocess.CompletedProcess:
     ],
     ids=["fp32", "n-best", "prefix", "samples", "two models"],
 )
-def test_a_translation_has_the_same_bytes_with_and_without_pytorch(options, hiding):
-    ours, theirs = (heed("translate", MODEL, *options, hiding=folder) for folder in (hiding, None))
-    assert ours.returncode == 0, ours.stderr
+def test_a_translation_has_the_same_bytes_with_and_without_pytorch(options, both):
+    ours, theirs = both("translate", MODEL, *options)
     assert ours.stdout and ours.stdout == theirs.stdout
 
 
 @pytest.mark.slow
-def test_scores_evaluations_documents_and_facts_need_no_pytorch(hiding, tmp_path):
+def test_scores_evaluations_documents_and_facts_need_no_pytorch(hiding, both, tmp_path):
     for name, text in (("s", LINES.replace("\n\n", "\nseven\n")), ("t", TARGETS), ("d.md", f"# Numbers\n\n{LINES}")):
         (tmp_path / name).write_text(text)
-    words = {
-        "score": ["score", MODEL, "--src", tmp_path / "s", "--tgt", tmp_path / "t"],
-        "evaluate": ["evaluate", MODEL, "--src", tmp_path / "s", "--ref", tmp_path / "t", "--tokenize", "none"],
-        "file": ["translate-file", MODEL, tmp_path / "d.md", tmp_path / "OUT.md"],
-        "info": ["info", MODEL, "--json"],
-    }
-    for name, command in words.items():
-        ours, theirs = (heed(*command, hiding=folder) for folder in (hiding, None))
-        assert ours.returncode == 0, (name, ours.stderr)
+    for words in (
+        ["score", MODEL, "--src", tmp_path / "s", "--tgt", tmp_path / "t"],
+        ["evaluate", MODEL, "--src", tmp_path / "s", "--ref", tmp_path / "t", "--tokenize", "none"],
+        ["translate-file", MODEL, tmp_path / "d.md", tmp_path / "OUT.md"],
+        ["info", MODEL, "--json"],
+    ):
+        ours, theirs = both(*words)
         assert ours.stdout == theirs.stdout
-    facts = json.loads(heed("doctor", "--json", hiding=hiding).stdout)
+    facts = json.loads(run("-m", "heed", "doctor", "--json", hiding=hiding).stdout)
     assert "pip install 'heed-mt[train]'" in facts["torch"]["version"]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("program", ["huggingface", "ctranslate2", "marian"])
-def test_other_programs_models_are_read_and_written_as_with_pytorch(program, hiding, tmp_path):
+def test_other_programs_models_are_read_and_written_as_with_pytorch(program, hiding, heed, tmp_path):
     model = MODELS / ("one-sentencepiece" if program == "marian" else "byte-pairs")
-    options = {"with": {}, "without": {"hiding": hiding}}
-    for name, where in options.items():
-        done = heed("export", model, tmp_path / name, "--to", program, **where)
+    options = {"with": heed, "without": partial(run, "-m", "heed", hiding=hiding)}
+    for name, command in options.items():
+        done = command("export", model, tmp_path / name, "--to", program)
         assert done.returncode == 0, done.stderr
     ours, theirs = (
         {path.name: path.read_bytes() for path in (tmp_path / name).iterdir() if path.suffix != ".npz"}
@@ -105,14 +112,14 @@ def test_other_programs_models_are_read_and_written_as_with_pytorch(program, hid
     if program == "ctranslate2":
         assert ours["model.bin"] == theirs["model.bin"]
         return
-    for name, where in options.items():
-        back = heed("import", tmp_path / name, tmp_path / f"{name}-back", "--from", program, **where)
+    for name, command in options.items():
+        back = command("import", tmp_path / name, tmp_path / f"{name}-back", "--from", program)
         assert back.returncode == 0, back.stderr
     for name in ("model.safetensors", "tokenizer.json", "config.json"):
         assert (tmp_path / "with-back" / name).read_bytes() == (tmp_path / "without-back" / name).read_bytes()
     if program == "huggingface":
         (tmp_path / "without" / "model.safetensors").rename(tmp_path / "without" / "pytorch_model.bin")
-        refused = heed("import", tmp_path / "without", tmp_path / "again", hiding=hiding)
+        refused = options["without"]("import", tmp_path / "without", tmp_path / "again")
         assert refused.returncode == 1 and refused.stderr.splitlines()[-1].endswith(
             "pytorch_model.bin: a pickle, which only PyTorch reads, and it is not installed: pip install "
             "'heed-mt[train]', or take the model as model.safetensors."
@@ -132,7 +139,8 @@ def test_other_programs_models_are_read_and_written_as_with_pytorch(program, hid
     ids=["attention", "training", "another device", "a network that is not covered", "the paper's tables"],
 )
 def test_what_needs_pytorch_says_so_in_one_line(words, hiding, tmp_path):
-    done = heed(*[tmp_path / word if str(word).startswith("OUT") else word for word in words], hiding=hiding)
+    words = [tmp_path / word if str(word).startswith("OUT") else word for word in words]
+    done = run("-m", "heed", *words, hiding=hiding)
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert done.stderr.splitlines()[-1] == (
         "heed: this needs PyTorch, which is not installed: pip install 'heed-mt[train]'."
@@ -195,5 +203,5 @@ def test_what_pip_installs_without_extras_translates_and_is_small(tmp_path):
     assert size < 200e6
     command = [environment / "bin" / "heed", "translate", MODEL]
     done = subprocess.run(command, input=LINES, env=own, capture_output=True, text=True, cwd=tmp_path)
-    assert done.returncode == 0 and done.stdout == heed("translate", MODEL).stdout
+    assert done.returncode == 0 and done.stdout == run("-m", "heed", "translate", MODEL).stdout
     assert subprocess.run([program, "-c", "import torch"], env=own, capture_output=True).returncode == 1

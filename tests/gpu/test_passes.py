@@ -169,7 +169,7 @@ def test_every_token_lies_in_one_sequence_of_a_pass_none_longer_than_declared(le
     assert n_tokens == sum(lengths)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_twenty_steps_in_bf16_lose_what_the_plain_network_loses(corpus, monkeypatch):
     """Within the noise of bf16, which is how far the plain network in bf16 is from itself in fp32."""
     settings = SETTINGS.model_copy(update={"batch_src_tokens": 150, "batch_tgt_tokens": 150})

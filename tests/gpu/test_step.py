@@ -12,12 +12,8 @@ from tests.gpu.emulation import CUDA
 OPTIONS = {
     "base": {},
     "share the target's matrices": {"share": "tgt"},
-    "share nothing": {"share": "none"},
-    "learned positions": {"positions": "learned"},
-    "radius": {"radius": 2},
-    "d_k and d_v": {"d_k": 5, "d_v": 7},
     "other Transformers'": OTHERS,
-    "all at once": {"share": "none", "positions": "learned", "radius": 3, "d_k": 7, "d_v": 5},
+    "all others at once": {"share": "none", "positions": "learned", "radius": 3, "d_k": 7, "d_v": 5},
 }
 RANDOM = {
     "all dropouts": {"dropout": 0.1, "attention_dropout": 0.1, "word_dropout": 0.1},

@@ -502,25 +502,6 @@ def test_bad_input_is_one_clear_line(parser_run, heed):
         heed("train", "small.toml", "--run", "x", "--set", "parsing.treebank=missing", cwd=parser_run),
         "treebank missing: no folder corpora/missing",
     )
-    other = ["--set", 'parsing.leaves="single"', "--mirror", "."]
-    assert_one_clear_line(heed("train", "small.toml", *other, cwd=parser_run), "parsing.leaves was 'tags', is 'single'")
-    assert_one_clear_line(
-        heed("train", "small.toml", "--set", "data.tgt_symbols=false", "--mirror", ".", cwd=parser_run),
-        "data.tgt_symbols must be true",
-    )
-    assert_one_clear_line(
-        heed("train", "small.toml", "--set", 'parsing.tests={train=["23"]}', "--mirror", ".", cwd=parser_run),
-        "a test set cannot be called train",
-    )
-    path = parser_run / "treebank/parsed/mrg/wsj/05/wsj_0501.mrg"
-    good = path.read_text()
-    path.write_text(good + "\n(S (NP")
-    assert_one_clear_line(
-        heed("train", "small.toml", "--mirror", ".", "--run", "y", cwd=parser_run),
-        "wsj_0501.mrg, line ",
-        "never closed",
-    )
-    path.write_text(good)
 
 
 @pytest.mark.parametrize("leaves", ["tags", "words"])

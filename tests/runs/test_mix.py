@@ -14,8 +14,6 @@ from heed.runs.recipe import read_recipe
 from heed.runs.tasks.translation_task import TranslationTask
 from heed.text.numbers import english, german
 from heed.text.tokenizer_kinds import load_tokenizer
-from heed.training.checkpoint import checkpoint_steps, read_train_state
-from tests.apps.cluster.places import Run
 from tests.runs.test_start_from import RECIPE, write_recipe
 
 SHAPE = "[tokenizer]\nvocab_size = 600\n[model]\nn_layers = 1\nd_model = 16\nd_ff = 24\nn_heads = 2\n"
@@ -42,6 +40,18 @@ def write_mix(folder, parts: str = PARTS, *, data: str = "mix_stages = [1]\n"):
     return write_recipe(folder, table + data + parts + training + rest + SHAPE)
 
 
+LANGUAGES = """
+[[data.mix]]
+name = "en-de"
+[[data.mix]]
+name = "de-en"
+train = ["web.de", "web.en"]
+src = "de"
+tgt = "en"
+tests = { numbers = ["dev.de", "dev.en"] }
+"""
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -56,15 +66,19 @@ def write_mix(folder, parts: str = PARTS, *, data: str = "mix_stages = [1]\n"):
         ({'tag = "<~>"': 'variant = "tok"'}, "web of data.mix has a variant, but names no corpus"),
         ({'tag = "<~>"': "wait = 3"}, "unknown setting data.mix.0.wait"),
         ({"[3, 1]": "-1"}, "greater than or equal to 0"),
+        ({'name = "en-de"': 'name = "en-de"\nsrc = "en"'}, "in the languages data.src and data.tgt"),
+        ({'name = "en-de"': 'name = "en-de"\ntag = "<~>"'}, "en-de of data.mix has a tag"),
+        ({'src = "de"\ntgt = "en"\n': ""}, "de-en of data.mix has tests, but no src or tgt"),
     ],
 )
 def test_parts_that_do_not_go_together_are_refused(tmp_path, changes, message):
-    parts = PARTS
+    by_language = next(iter(changes)) in LANGUAGES
+    parts = LANGUAGES if by_language else PARTS
     for old, new in changes.items():
         assert old in parts
         parts = parts.replace(old, new)
     with pytest.raises(HeedError, match=message):
-        read_recipe(write_mix(tmp_path, parts))
+        read_recipe(write_mix(tmp_path, parts, data="" if by_language else "mix_stages = [1]\n"))
 
 
 def test_settings_without_a_mix_and_beside_one_are_refused(tmp_path):
@@ -129,40 +143,6 @@ def test_a_run_has_one_vocabulary_and_tags_and_keeps_its_mix(tmp_path):
         heed.train(recipe, tmp_path / "other")
 
 
-@pytest.mark.slow
-def test_a_run_that_is_killed_at_any_moment_ends_with_the_same_bytes(tmp_path):
-    """By SIGKILL: within the first stage, then within the second one."""
-    recipe = write_mix(tmp_path, data="mix_stages = [17]\n")
-    settings = ["training.max_steps=30", "training.learning_rate_factor=1", "training.warmup_steps=20"]
-    options = [word for setting in settings for word in ("--set", setting)]
-    heed.train(read_recipe(recipe, settings), tmp_path / "straight")
-    run, log = tmp_path / "killed", tmp_path / "log"
-    for step in (5, 20):
-        process = Run("train", recipe, "--run", run, *options, log=log, out=run)
-        process.wait_until(lambda step=step: max(checkpoint_steps(run / "checkpoints"), default=0) >= step)
-        process.process.kill()
-        process.process.wait()
-    heed.train(read_recipe(run), run)
-    assert "Resumed from step" in log.read_text()
-    for name in ("model.safetensors", "trainer.safetensors"):
-        files = [folder / "checkpoints" / "30" / name for folder in (tmp_path / "straight", run)]
-        assert files[0].read_bytes() == files[1].read_bytes()
-    states = [read_train_state(folder / "checkpoints" / "30").drawn for folder in (tmp_path / "straight", run)]
-    assert states[0] == states[1] and states[0] is not None and states[0].step >= 17
-
-
-LANGUAGES = """
-[[data.mix]]
-name = "en-de"
-[[data.mix]]
-name = "de-en"
-train = ["web.de", "web.en"]
-src = "de"
-tgt = "en"
-tests = { numbers = ["dev.de", "dev.en"] }
-"""
-
-
 def test_one_model_learns_several_pairs_of_languages_and_is_scored_by_pair(tmp_path):
     recipe = write_mix(tmp_path, LANGUAGES, data="")
     lines: list[str] = []
@@ -187,20 +167,3 @@ def test_one_model_learns_several_pairs_of_languages_and_is_scored_by_pair(tmp_p
     assert first["en"] not in model.source_ids(["<2en> two"])[0]
     with pytest.raises(HeedError, match="'fr' is no target language"):
         model.translate("two", target="fr")
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({'name = "en-de"': 'name = "en-de"\nsrc = "en"'}, "in the languages data.src and data.tgt"),
-        ({'name = "en-de"': 'name = "en-de"\ntag = "<~>"'}, "en-de of data.mix has a tag"),
-        ({'src = "de"\ntgt = "en"\n': ""}, "de-en of data.mix has tests, but no src or tgt"),
-    ],
-)
-def test_languages_of_parts_that_do_not_fit_are_refused(tmp_path, changes, message):
-    parts = LANGUAGES
-    for old, new in changes.items():
-        assert old in parts
-        parts = parts.replace(old, new)
-    with pytest.raises(HeedError, match=message):
-        read_recipe(write_mix(tmp_path, parts, data=""))

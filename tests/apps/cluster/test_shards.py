@@ -333,16 +333,6 @@ def test_a_dry_run_says_what_the_whole_takes_and_writes_nothing(shards, tmp_path
     assert "at 0.05 per core-hour" in done.stderr and os.listdir(tmp_path) == ["lines.txt"]
 
 
-def test_texts_are_split_as_the_server_splits_them(shards, tmp_path):
-    text = "a dog runs . " * 200 + "\n\nwww.example.org 17"
-    (tmp_path / "rows.jsonl").write_text(
-        json.dumps({"text": text}) + "\n" + json.dumps({"text": "a dog runs ."}) + "\n"
-    )
-    assert shards(inputs="rows.jsonl").returncode == 0
-    long, short = (row["translation"] for row in records(tmp_path / "out"))
-    assert long == f"{short} " * 200 + "\n\nwww.example.org 17"
-
-
 def test_all_columns_of_parquet_are_kept_with_their_types(shards, tmp_path):
     arrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
     import pyarrow.parquet as parquet

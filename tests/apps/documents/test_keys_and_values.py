@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from tests.apps.documents.translators import swapped_case, unchanged, within_seconds
+from tests.apps.documents.translators import swapped_case, unchanged
 
 from heed.apps.documents.formats.jobs import translate_document
 from heed.errors import HeedError
@@ -165,13 +165,3 @@ def test_texts_of_an_earlier_file_stay(format, text, earlier, expected):
 def test_other_and_damaged_files_are_refused(format, content, told):
     with pytest.raises(HeedError, match=re.escape(told)):
         translated(content, format)
-
-
-def test_hostile_files_take_time_in_proportion_to_their_length():
-    for unit in ("\\", "#\n", "# ", "a", "=", " ", "\\\n", '"', "/*", "/", "''", "{0", "\\u"):
-        for format in ("properties", "strings"):
-            with within_seconds(2):
-                try:
-                    translated('"a" = "' + unit * (50_000 // len(unit)), format)
-                except HeedError:
-                    assert format == "strings"

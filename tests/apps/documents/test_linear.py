@@ -10,10 +10,10 @@ from contextlib import suppress
 
 import pytest
 from tests.apps.documents.test_text import TIMES
-from tests.apps.documents.translators import linked
+from tests.apps.documents.translators import linked, within_seconds
 
 from heed.apps.documents.formats import Format
-from heed.apps.documents.formats.jobs import text_job
+from heed.apps.documents.formats.jobs import text_job, translate_document
 from heed.apps.documents.text.sentences import splitter
 from heed.apps.documents.text.terms import Terms
 from heed.apps.documents.text.translation import DocumentOptions, run_job
@@ -48,6 +48,9 @@ AROUND = (
     ("| a |\n", "|\n"),
     ("1\n", "\n"),
 )
+AROUND_SOURCES = (("", ""), ("<source>", "</source>"))
+KEYS = ["\\", "#\n", "# ", "a", "=", " ", "\\\n", '"', "/*", "/", "''", "{0", "\\u"]
+SCRIPT = "[Events]\nFormat: Start, Text\nDialogue: 0,"
 
 
 def document(format: Format) -> Callable[[str], object]:
@@ -95,6 +98,37 @@ def test_a_repeat_is_read_in_time(name):
     texts = [unit * (SIZE // len(unit.encode())) for unit in UNITS[::50]]
     texts += [before + unit * SIZE + behind for before, unit, behind in once_slow]
     assert not [text[:20] for text in texts if not ended_well(READERS[name], text)]
+
+
+# Of other formats: the size in characters, what stands around a repeat, and its units.
+SIGNS: dict[Format, tuple[int, list[tuple[str, str]], list[str]]] = {
+    "po": (50_000, [('msgid "x"\n', '\nmsgstr ""\n')], ['"', "\\", 'msgid "', '"a"\n', "#, fuzzy,", "[1]", "#|\n"]),
+    "xliff": (
+        50_000,
+        [(f'<xliff version="1.2"><trans-unit>{a}', f"{b}</trans-unit></xliff>") for a, b in AROUND_SOURCES],
+        ["<source>a</source>", "<g>a</g>", "<trans-unit><source>a</source><target/></trans-unit>", "<target/>"],
+    ),
+    "yaml": (
+        20_000,
+        [("", ""), ("a: ", ""), ("[", "")],
+        ["- ", "a: b\n", "[a,", "&a *a ", "? ", "|\n a\n", "'", "a\n", "{other: b, one: c},", "%", "!a "],
+    ),
+    "json": (50_000, [("", ""), ("[", ""), ("{", "")], ['"', '"\\', "[", '{"a":', "1", "[1,", '"a_other":"b",']),
+    "table": (50_000, [("", "")], ['"', '",', '"""', '"a', '"a""', ",", '""",', "\r", '"\n']),
+    "properties": (50_000, [('"a" = "', "")], KEYS),
+    "strings": (50_000, [('"a" = "', "")], KEYS),
+    "ass": (50_000, [(SCRIPT, "")], ["{", "{\\p1}", "\\", ",", "[a]\n", "Format:,\n", "{\\"]),
+}
+
+
+@pytest.mark.parametrize("format", SIGNS)
+def test_signs_of_a_format_are_read_in_time(format):
+    size, around, units = SIGNS[format]
+    for unit in units:
+        for before, behind in around:
+            with within_seconds(4), suppress(HeedError):
+                text = before + unit * (size // len(unit)) + behind
+                translate_document(text.encode(), linked, format=format, language="en", target="de", name="x")
 
 
 @pytest.mark.soak

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from tests.apps.documents.test_packages import EPUB, odt, zipped
 from tests.conftest import n_examples
 
-from heed.apps.documents.formats import SUFFIXES
 from heed.apps.documents.formats.jobs import translate_document, translate_text
 from heed.apps.documents.text.translation import DocumentOptions
 from heed.apps.serving.documents import translate_file
@@ -185,13 +184,9 @@ ENTITY = (
         ("a.txt", b"word " * 50_000, 400, "exceeds text limit (200000)"),
         ("a.txt", b"a" * 10_000_000, 413, "Request entity too large"),
         ("a.docx", b"PK", 400, "no .docx document"),
-        ("a.docx", package(styles=b"<a/>"), 400, "word/document.xml is not there"),
-        ("a.docx", package(document=b"<a>"), 400, "damaged"),
         ("a.docx", package(document=ENTITY), 400, "declares entities"),
-        ("a.docx", package(document=b"<a>" * 50_000), 400, "more than 256 elements"),
         ("a.docx", package(document=HEAD + b"<w:p/>" * 400_000), 400, "longer than 1,000,000 bytes of XML"),
         ("a.docx", package(document=HEAD, bomb=bytes(2**27)), 400, "unpacks to more than"),
-        ("a.epub", zipped(EPUB | {"bomb": bytes(2**27)}), 400, "unpacks to more than"),
         ("a.odt", odt("<text:p/>" * 200_000), 400, "longer than 1,000,000 bytes of XML"),
     ],
 )
@@ -219,19 +214,6 @@ def test_bad_uploads_are_refused(client):
     assert answer.json()["translatedFileUrl"].startswith("https://")
     for name in ("none.txt", "..%2f..%2fetc%2fpasswd", "%00", "a" * 300):
         assert client.get(f"/download_file/{name}").status_code == 404
-
-
-@pytest.mark.slow
-@settings(
-    max_examples=n_examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-)
-@given(st.data())
-def test_no_file_is_answered_by_an_internal_error(client, data):
-    good = data.draw(st.sampled_from([document(), PAGE.encode(), SUBTITLES.encode()]))
-    place = data.draw(st.integers(0, len(good)))
-    damaged = good[:place] + data.draw(st.binary(max_size=8)) + good[place + data.draw(st.integers(0, 8)) :]
-    answer = upload(client, "a" + data.draw(st.sampled_from(sorted(SUFFIXES))), damaged)
-    assert answer.status_code in (200, 400), answer.text
 
 
 def test_a_file_has_one_deadline_for_its_turn_its_language_and_its_translation(translator, monkeypatch):

@@ -18,13 +18,17 @@ from heed.errors import HeedError
 SENTENCES = ["one", "seven hundred twelve", "", "forty-two thousand and six", "nine hundred", "three " * 40]
 
 
-@pytest.fixture(params=[1, 2], autouse=True)
+@pytest.fixture(autouse=True)
 def n_searches(request, monkeypatch) -> int:
-    """Of one thread each: the tests' processes fill the cores."""
+    """One, or as many as a test asks for, of one thread each: the tests' processes fill the cores."""
+    n = getattr(request, "param", 1)
     monkeypatch.setattr("heed.apps.serving.engine.MANY_PARAMETERS", 0)
-    monkeypatch.setattr(CpuSearchBackend, "search_threads", lambda *_: request.param)
+    monkeypatch.setattr(CpuSearchBackend, "search_threads", lambda *_: n)
     monkeypatch.setattr(CpuSearchBackend, "use_threads", lambda *_: None)
-    return request.param
+    return n
+
+
+by_one_and_two = pytest.mark.parametrize("n_searches", [1, 2], indirect=True)
 
 
 @contextmanager
@@ -54,6 +58,7 @@ async def translations(engine: Engine, sentences, **options):
     return [found[i] for i in range(len(sentences))]
 
 
+@by_one_and_two
 def test_a_small_model_has_one_search_and_a_larger_one_several(slow_translator, n_searches, monkeypatch):
     assert len(Engine(slow_translator).searches) == n_searches
     monkeypatch.setattr("heed.apps.serving.engine.MANY_PARAMETERS", 2_000_000)
@@ -66,6 +71,7 @@ async def until(condition) -> None:
             await asyncio.sleep(0.001)
 
 
+@by_one_and_two
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
 def test_requests_that_are_searched_together_get_the_bytes_that_each_gets_alone(model_folder, precision):
     try:
@@ -148,6 +154,7 @@ def test_a_queue_that_is_empty_takes_a_request_of_any_size_and_then_half_a_queue
         asyncio.run(books(engine))
 
 
+@by_one_and_two
 def test_requests_that_are_given_up_leave_the_queue_and_the_search(slow_translator):
     async def leave(engine):
         book = asyncio.create_task(translations(engine, ["one"] * 200))
@@ -167,6 +174,7 @@ def test_requests_that_are_given_up_leave_the_queue_and_the_search(slow_translat
         assert engine.metrics.value("heed_rejected_total", reason="timeout") == 1
 
 
+@by_one_and_two
 @pytest.mark.parametrize(
     ("error", "reason"),
     [
@@ -248,6 +256,7 @@ def test_alternatives_are_those_of_the_translator_each_text_once(translator, mon
         assert len(set(texts)) == len(texts) <= 3
 
 
+@by_one_and_two
 def test_what_was_accepted_is_finished_before_the_end(translator):
     async def close_under_load(engine):
         requests = [asyncio.create_task(translations(engine, SENTENCES * 10)) for _ in range(5)]
@@ -265,6 +274,7 @@ def test_what_was_accepted_is_finished_before_the_end(translator):
         assert asyncio.run(close_under_load(engine)) == [translator.translate(SENTENCES * 10)] * 5
 
 
+@by_one_and_two
 def test_what_is_not_finished_within_the_grace_period_fails(slow_translator):
     async def close_at_once(engine):
         request = asyncio.create_task(translations(engine, ["one"] * 300))

@@ -275,8 +275,7 @@ def test_attention_with_huge_scores_stays_finite():
 
 
 @both_types
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
-@pytest.mark.parametrize("n", [1, 64, 700])
+@pytest.mark.parametrize(("n", "smoothing"), [(1, 0.0), (64, 0.1), (700, 0.1)])
 @pytest.mark.parametrize("biased", [False, True])
 def test_the_loss_and_its_gradients_are_torchs(dtype, smoothing, n, biased):
     torch.manual_seed(n)

@@ -199,14 +199,6 @@ def test_shards_are_made_by_one_preparation_or_by_shares_that_end_before_anyone_
 
 
 @pytest.mark.slow
-def test_processes_write_the_same_bytes(tmp_path, text, tokenizer):
-    data = settings(*text, drop_duplicates=True)
-    prepared(data, tmp_path / "one", given=tokenizer)
-    prepared(data, tmp_path / "two", given=tokenizer, workforce=Workforce(n_workers=2, threads=1))
-    assert digest(tmp_path / "two") == digest(tmp_path / "one")
-
-
-@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="counts threads as Linux does")
 def test_the_command_has_as_many_threads_as_it_is_given(tmp_path, text):
     (tmp_path / "small.toml").write_text(
