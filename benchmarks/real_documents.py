@@ -21,11 +21,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from heed.apps.documents.formats import SUFFIXES, Format
-from heed.apps.documents.formats.jobs import translate_document
-from heed.apps.documents.text.translation import Translate
+from heed.apps.documents.formats.jobs import document_job
+from heed.apps.documents.text.translation import DocumentOptions, Translate, run_job
 from heed.errors import HeedError
 from heed.text.alignment import Translated
 
+OPTIONS = DocumentOptions(language="en", target="de")
 PYTHON = "django sphinx djangorestframework python-pptx odfpy ebooklib pysubs2 formulas pylightxl xlsx2csv"
 NPM = """
 @docusaurus/theme-translations i18n-iso-countries @n8n/i18n ngx-i18nsupport xliff-simple-merge pdfjs-dist@1.10.100
@@ -122,7 +123,7 @@ def faults_of(path: Path, format: Format) -> list[str]:
     content = path.read_bytes()
 
     def translated(content: bytes, translate: Translate) -> bytes:
-        return translate_document(content, translate, format=format, language="en", target="de", name=path.name)
+        return run_job(document_job(content, format, OPTIONS, name=path.name), translate)
 
     faults = []
     is_read = reads(path)

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from heed.apps.documents.formats import Format
-from heed.apps.documents.formats.jobs import translate_document
 from heed.apps.documents.text.translation import Translate
 from heed.errors import HeedError
 from heed.text.alignment import Translated
@@ -22,7 +21,7 @@ from tests.apps.documents.test_keys_and_values import ANDROID, PROPERTIES, RESX,
 from tests.apps.documents.test_linear import AROUND, UNITS
 from tests.apps.documents.test_packages import zipped
 from tests.apps.documents.test_yaml_locale import RAILS
-from tests.apps.documents.translators import shuffled, unchanged, within_seconds
+from tests.apps.documents.translators import shuffled, translate_document, unchanged, within_seconds
 from tests.fuzzing.inputs import kind_of, of_kind, refused_in_one_line
 
 SECONDS = 5.0

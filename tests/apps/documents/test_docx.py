@@ -11,10 +11,17 @@ from docx.shared import Pt
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.apps.documents.test_packages import zipped
-from tests.apps.documents.translators import Asked, linked, shuffled, swapped_case, unchanged, within_seconds
+from tests.apps.documents.translators import (
+    Asked,
+    linked,
+    shuffled,
+    swapped_case,
+    translate_document,
+    unchanged,
+    within_seconds,
+)
 
 from heed.apps.documents.formats.docx import docx_job
-from heed.apps.documents.formats.jobs import translate_document
 from heed.apps.documents.text.translation import DocumentOptions, run_job
 from heed.errors import HeedError
 from heed.runtime.memory import peak_memory, reset_peak_memory

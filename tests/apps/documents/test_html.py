@@ -13,6 +13,7 @@ from tests.apps.documents.translators import (
     linked,
     shuffled,
     swapped_case,
+    translate_document,
     translated,
     unchanged,
     within_seconds,
@@ -20,7 +21,7 @@ from tests.apps.documents.translators import (
 
 from heed.apps.documents.formats.html import read_html, write_html
 from heed.apps.documents.formats.html_elements import INLINE
-from heed.apps.documents.formats.jobs import text_job, translate_document
+from heed.apps.documents.formats.jobs import text_job
 from heed.apps.documents.text.items import Tag
 from heed.apps.documents.text.translation import DocumentOptions, run_job
 from heed.errors import HeedError

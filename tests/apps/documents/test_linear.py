@@ -10,10 +10,10 @@ from contextlib import suppress
 
 import pytest
 from tests.apps.documents.test_text import TIMES
-from tests.apps.documents.translators import linked, within_seconds
+from tests.apps.documents.translators import linked, translate_document, within_seconds
 
 from heed.apps.documents.formats import Format
-from heed.apps.documents.formats.jobs import text_job, translate_document
+from heed.apps.documents.formats.jobs import text_job
 from heed.apps.documents.text.sentences import splitter
 from heed.apps.documents.text.terms import Terms
 from heed.apps.documents.text.translation import DocumentOptions, run_job

@@ -5,9 +5,8 @@ import re
 import zipfile
 
 import pytest
-from tests.apps.documents.translators import linked, swapped_case, unchanged
+from tests.apps.documents.translators import linked, swapped_case, translate_document, unchanged
 
-from heed.apps.documents.formats.jobs import translate_document
 from heed.errors import HeedError
 from heed.text.alignment import Link, Translated
 
@@ -223,6 +222,29 @@ def test_a_result_without_a_formula_is_a_text_as_sheetjs_and_exceljs_write_it():
     assert translated(content, "xlsx")["x.xml"] == unzipped(content)["x.xml"].replace("One &amp; two", "oNE &amp; TWO")
     array = workbook("", cells.replace("shared", "array"))  # the results of which look the same
     assert translated(array, "xlsx") == unzipped(array)
+    # Only the cells of its own range hold its results.
+    places = workbook("", "".join(
+        f'<c r="{cell}" t="str">{formula}<v>One</v></c>'
+        for cell, formula in (("Y2", '<f t="array" ref="Y2:AB3">A1:D2</f>'), ("AA3", ""), ("AC3", ""), ("Z12", ""))
+    ))  # fmt: skip
+    assert re.findall("<v>(.*?)<", translated(places, "xlsx")["x.xml"]) == ["One", "One", "oNE", "oNE"]
+
+
+def test_of_a_spreadsheet_texts_that_formulas_conditions_filters_and_pivot_tables_name_stay():
+    def cells(*words: str) -> str:
+        return "".join(f"<table:table-cell><text:p>{text}</text:p></table:table-cell>" for text in words)
+
+    named = (
+        '<table:content-validation table:condition="of:cell-content-is-in-list(&quot;open&quot;;&quot;shut&quot;)"/>'
+        '<table:table-cell table:formula="of:=IF([.A1]=&quot;Yes&quot;;1;2)"/>'
+        '<table:filter-set-item table:value="Wait"/><table:data-pilot-field table:source-field-name="State"/>'
+    )
+    kept = "Open", "Shut", "Yes", "Wait", "State"
+    spaces = "".join(f' xmlns:{name}="{space}"' for name, space in ODF.items())
+    sheet = f"<office:document-content{spaces}>{named}{cells(*kept)}{cells('Yes, one')}</office:document-content>"
+    kind = "application/vnd.oasis.opendocument.spreadsheet"
+    found = translated(zipped({"mimetype": kind, "content.xml": sheet}), "odf")["content.xml"]
+    assert found == sheet.replace("Yes, one", "yES, ONE")
 
 
 def test_a_cell_whose_translation_only_looks_like_a_character_is_written_as_text():

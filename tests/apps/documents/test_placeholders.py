@@ -17,12 +17,13 @@ from tests.apps.documents.translators import (
     linked,
     shuffled,
     swapped_case,
+    translate_document,
     translated,
     unchanged,
     within_seconds,
 )
 
-from heed.apps.documents.formats.jobs import text_job, translate_document
+from heed.apps.documents.formats.jobs import text_job
 from heed.apps.documents.text.atoms import ATOM_KINDS, KEPT, find_kept, kept_patterns
 from heed.apps.documents.text.sentences import needs_translation
 from heed.apps.documents.text.translation import DocumentOptions, run_job

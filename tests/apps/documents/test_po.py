@@ -5,9 +5,8 @@ import shutil
 import subprocess
 
 import pytest
-from tests.apps.documents.translators import shuffled, swapped_case, unchanged
+from tests.apps.documents.translators import shuffled, swapped_case, translate_document, unchanged
 
-from heed.apps.documents.formats.jobs import translate_document
 from heed.errors import HeedError
 from heed.text.alignment import Translated
 

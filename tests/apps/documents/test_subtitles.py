@@ -8,10 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.apps.documents.test_text import TIMES
 from tests.apps.documents.translators import asked as asked_of
-from tests.apps.documents.translators import linked, shuffled, unchanged
+from tests.apps.documents.translators import linked, shuffled, translate_document, unchanged
 from tests.apps.documents.translators import translated as translation_of
 
-from heed.apps.documents.formats.jobs import translate_document
 from heed.errors import HeedError
 from heed.text.alignment import Translated
 

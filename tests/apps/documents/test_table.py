@@ -4,9 +4,8 @@ import csv
 import io
 
 import pytest
-from tests.apps.documents.translators import swapped_case, unchanged
+from tests.apps.documents.translators import swapped_case, translate_document, unchanged
 
-from heed.apps.documents.formats.jobs import translate_document
 from heed.errors import HeedError
 from heed.text.alignment import Translated
 

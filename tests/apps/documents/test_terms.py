@@ -1,9 +1,8 @@
 """Terms of a glossary in texts: brackets around what stands for a term."""
 
 import pytest
-from tests.apps.documents.translators import linked
+from tests.apps.documents.translators import linked, translate_document
 
-from heed.apps.documents.formats.jobs import translate_document
 from heed.apps.documents.text.items import Tag
 from heed.apps.documents.text.terms import Terms, read_terms, terms_in
 from heed.errors import HeedError

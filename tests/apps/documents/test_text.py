@@ -9,12 +9,12 @@ from tests.apps.documents.translators import (
     linked,
     shuffled,
     swapped_case,
+    translate_document,
     translated,
     unchanged,
     within_seconds,
 )
 
-from heed.apps.documents.formats.jobs import translate_document
 from heed.apps.documents.text.sentences import splitter
 from heed.errors import HeedError
 from heed.text.alignment import Translated

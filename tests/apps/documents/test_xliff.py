@@ -3,9 +3,8 @@
 import re
 
 import pytest
-from tests.apps.documents.translators import linked, shuffled, unchanged
+from tests.apps.documents.translators import linked, shuffled, translate_document, unchanged
 
-from heed.apps.documents.formats.jobs import translate_document
 from heed.errors import HeedError
 
 NEW = ' state="needs-review-translation"'

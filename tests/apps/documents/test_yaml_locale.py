@@ -4,10 +4,9 @@ import re
 
 import pytest
 import yaml
-from tests.apps.documents.translators import swapped_case, unchanged
+from tests.apps.documents.translators import swapped_case, translate_document, unchanged
 
 from heed.apps.documents.formats import yaml_locale
-from heed.apps.documents.formats.jobs import translate_document
 from heed.errors import HeedError
 from heed.text.alignment import Translated
 

@@ -5,10 +5,11 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from heed.apps.documents.formats import Format
-from heed.apps.documents.formats.jobs import translate_text
-from heed.apps.documents.text.translation import Translate
+from heed.apps.documents.formats.jobs import document_job, text_job
+from heed.apps.documents.text.translation import DocumentOptions, Translate, run_job
 from heed.text.alignment import Link, Translated
 
 
@@ -58,7 +59,12 @@ def within_seconds(limit: float) -> Iterator[None]:
 
 
 def translated(text: str, translate: Translate, format: Format) -> str:
-    return translate_text(text, translate, format=format, language="en")
+    return run_job(text_job(text, format, DocumentOptions(language="en")), translate)
+
+
+def translate_document(content: bytes, translate: Translate, *, format: Format, name: str, **options: Any) -> bytes:
+    """A file's content as `translate` makes it; options: those of `DocumentOptions`."""
+    return run_job(document_job(content, format, DocumentOptions(**options), name=name), translate)
 
 
 class Asked:

@@ -15,9 +15,9 @@ from deep_translator import DeeplTranslator, LibreTranslator
 from hypothesis import given
 from hypothesis import strategies as st
 from libretranslatepy import LibreTranslateAPI
+from tests.apps.documents.translators import translated
 
 from heed.apps.documents.formats.html import read_html, write_html
-from heed.apps.documents.formats.jobs import translate_text
 from heed.apps.documents.markup import XMLText
 from heed.apps.serving.glossaries import GlossaryStore
 from heed.apps.serving.http_error import HTTPError
@@ -28,7 +28,7 @@ TEXT = "seven hundred twelve. Forty-two!\n\n  three"
 
 @pytest.fixture(scope="module")
 def expected(server, translator) -> str:
-    return translate_text(TEXT, translator.translate_aligned, format="text", language="en")
+    return translated(TEXT, translator.translate_aligned, "text")
 
 
 @pytest.mark.slow
@@ -98,7 +98,7 @@ def test_usage_counts_what_every_endpoint_translates(server, client):
 def test_deepl_leaves_tags_and_refuses_what_it_cannot_do(server, translator):
     client = deepl.Translator("key", server_url=server.url)
     page = "<p>seven <b>hundred</b> twelve. <i>Forty-two</i>!</p>"
-    expected = translate_text(page, translator.translate_aligned, format="html", language="en")
+    expected = translated(page, translator.translate_aligned, "html")
     for source in ("EN", None):
         found = client.translate_text([page, page], source_lang=source, target_lang="DE", tag_handling="html")
         assert [(one.text, one.detected_source_lang) for one in found] == [(expected, "EN")] * 2

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.apps.documents.test_packages import EPUB, odt, zipped
+from tests.apps.documents.translators import translate_document, translated
 from tests.conftest import n_examples
 
-from heed.apps.documents.formats.jobs import translate_document, translate_text
 from heed.apps.documents.text.translation import DocumentOptions
 from heed.apps.serving.documents import translate_file
 from heed.apps.serving.engine import Engine
@@ -63,12 +63,12 @@ def upload(client: httpx.Client, name: str, content: bytes, **fields: str) -> ht
 
 @pytest.mark.slow
 def test_pages_keep_their_tags_as_the_command_keeps_them(client, translator):
-    expected = translate_text(PAGE, translator.translate_aligned, format="html", language="en")
+    expected = translated(PAGE, translator.translate_aligned, "html")
     fields = {"source": "en", "target": "de", "format": "html"}
     assert client.post("/translate", json=fields | {"q": PAGE}).json() == {"translatedText": expected}
     several = [PAGE, "", "<p>", "three", PAGE]
     answer = client.post("/translate", json=fields | {"q": several, "source": "auto", "alternatives": 2}).json()
-    pages = [translate_text(page, translator.translate_aligned, format="html", language="en") for page in several]
+    pages = [translated(page, translator.translate_aligned, "html") for page in several]
     assert answer["translatedText"] == pages and answer["alternatives"] == [[]] * 5
     # Markup counts, too.
     assert client.post("/translate", json=fields | {"q": "<hr>" * 4000 + "three"}).status_code == 400
@@ -83,7 +83,7 @@ PLAIN = """Seven {count} hundred %1$s.  Two https://example.org/x <b>thousand</b
 
 
 def test_every_interface_translates_a_plain_text_as_the_command_translates_the_file(client, translator):
-    expected = translate_text(PLAIN, translator.translate_aligned, format="text", language="en")
+    expected = translated(PLAIN, translator.translate_aligned, "text")
     assert all(expected.count(kept) == 1 for kept in ("{count}", "%1$s", "https://example.org/x", "<b>", "</b>"))
     assert expected.count("\n") == PLAIN.count("\n")
     fields = {"q": PLAIN, "source": "en", "target": "de"}
@@ -273,7 +273,7 @@ def test_no_words_vanish_where_a_translation_is_blank(model_folder):
     for loses, expected in ((first.text.__eq__, second.text.strip()), (lambda text: True, "seven")):
         translator.loses = loses
         reports.clear()
-        assert translate_text("seven", translator.translate_aligned, format="text", language="en") == expected
+        assert translated("seven", translator.translate_aligned, "text") == expected
         assert any("'seven …' is empty" in line for line in reports)
         assert [asyncio.run(served(n_best)) for n_best in (1, 2)] == [expected] * 2
         assert translator.translate("seven").text == ""  # line by line, it is what the search finds

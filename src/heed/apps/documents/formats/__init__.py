@@ -9,8 +9,6 @@ from heed.errors import HeedError
 if TYPE_CHECKING:
     from heed.apps.documents.formats.jobs import document_job as document_job
     from heed.apps.documents.formats.jobs import text_job as text_job
-    from heed.apps.documents.formats.jobs import translate_document as translate_document
-    from heed.apps.documents.formats.jobs import translate_text as translate_text
 else:
 
     def __getattr__(name: str) -> Any:

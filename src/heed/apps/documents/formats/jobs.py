@@ -1,8 +1,8 @@
 """How a document of any format is translated."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from importlib import import_module
-from typing import Literal, Protocol
+from typing import Protocol
 
 from heed.apps.documents.formats import PACKAGES, Format, most_bytes
 from heed.apps.documents.formats.ass import read_ass, write_ass
@@ -13,14 +13,7 @@ from heed.apps.documents.formats.plain_text import read_text, write_text
 from heed.apps.documents.formats.subtitles import read_srt, write_srt
 from heed.apps.documents.formats.words_in_markup import divide_words
 from heed.apps.documents.text.items import Item
-from heed.apps.documents.text.translation import (
-    DocumentJob,
-    DocumentOptions,
-    Translate,
-    TranslationJob,
-    items_job,
-    run_job,
-)
+from heed.apps.documents.text.translation import DocumentJob, DocumentOptions, TranslationJob, items_job
 from heed.errors import HeedError
 
 # Formats that are read and written as bytes: the module of each, and its function, imported when it is needed.
@@ -100,37 +93,3 @@ def document_job(
     if format == "html":
         return mark + written.encode(codec, errors="replace")
     return ("\ufeff" * bool(mark) + written).encode(errors="replace")
-
-
-def translate_text(text: str, translate: Translate, *, format: Format, language: str) -> str:
-    """Runs `text_job` with a function that translates all its sentences."""
-    return run_job(text_job(text, format, DocumentOptions(language=language)), translate)
-
-
-def translate_document(
-    content: bytes,
-    translate: Translate,
-    *,
-    format: Format,
-    language: str,
-    name: str,
-    target: str = "",
-    keep: tuple[str, ...] = (),
-    terms: Mapping[str, str] | None = None,
-    attributes: bool = True,
-    cues: Literal["joined", "alone"] = "joined",
-    earlier: bytes | None = None,
-    columns: tuple[str, ...] = (),
-) -> bytes:
-    """Runs `document_job` with a function that translates all sentences. The last ones are `DocumentOptions`."""
-    options = DocumentOptions(
-        language=language,
-        target=target,
-        keep=keep,
-        terms=terms or {},
-        attributes=attributes,
-        cues=cues,
-        earlier=earlier,
-        columns=columns,
-    )
-    return run_job(document_job(content, format, options, name=name), translate)

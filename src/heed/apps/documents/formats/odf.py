@@ -3,8 +3,11 @@
 import re
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import filterfalse
 
 from heed.apps.documents.formats.packages import check_length, read_files, write_files
+from heed.apps.documents.formats.texts import Text
+from heed.apps.documents.formats.xlsx import compared_in
 from heed.apps.documents.formats.xml_texts import XMLRules, texts_of
 from heed.apps.documents.formats.xml_tokens import XMLDocument, XMLToken, parts_job, read_parts
 from heed.apps.documents.text.translation import DocumentJob, DocumentOptions
@@ -20,6 +23,7 @@ _CODE = re.compile(
     r"|teletype",
     re.IGNORECASE,
 )
+_NAMES = ("value", "name", "source-field-name")
 _TAG = re.compile(r"<[^<>!?/][^<>]*+>")
 _COUNTRY = re.compile(r'(\sfo:country=")[A-Za-z0-9]{2,3}(")')
 
@@ -64,8 +68,28 @@ def odf_job(content: bytes, options: DocumentOptions, *, name: str, max_text: in
     rules = _without_code(_RULES, _code_styles(parts.values()))
     if not options.attributes:
         rules = replace(rules, texts=rules.texts - _DESCRIPTIONS)
-    texts = {part: (document, list(texts_of(document, rules))) for part, document in parts.items()}
+    compared: set[str] = set()
+    if b"spreadsheet" in mimetype:
+        compared.update(*(_compared(token) for document in parts.values() for token in document.tokens))
+
+    def is_compared(text: Text) -> bool:
+        return "".join(item for item in text.items if isinstance(item, str)).strip().lower() in compared
+
+    texts = {
+        part: (document, list(filterfalse(is_compared, texts_of(document, rules)))) for part, document in parts.items()
+    }
     return write_files(files, (yield from parts_job(texts, options, lambda _, text: _with_language(text, options))))
+
+
+def _compared(token: XMLToken) -> set[str]:
+    """The texts, in small letters, that a formula, a condition, a filter or a pivot table looks for."""
+    texts: set[str] = set()
+    for name, value in _attributes(token).items():
+        if '"' in value:
+            texts |= compared_in(value)
+        elif name in _NAMES and token.local.startswith(("filter-", "data-pilot-")):
+            texts.add(value.lower())
+    return texts
 
 
 def _code_styles(documents: Iterable[XMLDocument]) -> frozenset[str]:

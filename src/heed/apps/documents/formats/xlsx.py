@@ -5,7 +5,8 @@ language it would no longer be found.
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from html import unescape
 
 from heed.apps.documents.formats.office_parts import drawn_texts, parts_of_types
@@ -30,6 +31,7 @@ _NAME = re.compile(rb'\s(?:name|val)="([^"]*+)"')
 # A character that Excel writes so, and the beginning of a text that only looks like one.
 _CHARACTER = re.compile(r"_x([0-9A-Fa-f]{4})_")
 _LIKE_CHARACTER = re.compile(r"_(?=x[0-9A-Fa-f]{4}_)")
+_CELL = re.compile(r"([A-Z]{1,3})([0-9]{1,7})")
 _PIECES = re.compile(r"_x[0-9A-Fa-f]{4}_|\r?\n")
 
 
@@ -59,13 +61,17 @@ def _compared(parts: list[bytes]) -> set[str]:
     for part in parts:
         for match in _FORMULA.finditer(part):
             if b'"' in match[1] or b"&quot;" in match[1]:
-                formula = unescape(match[1].decode(errors="replace")).lower().replace('""', "\0")
-                for text in formula.split('"')[1::2]:
-                    texts |= {text.replace("\0", '"'), *map(str.strip, text.split(","))}
+                texts |= compared_in(unescape(match[1].decode(errors="replace")))
         for tag in _NAMING.finditer(part):
             for name in _NAME.findall(tag[1]):
                 texts.add(_plain(unescape(name.decode(errors="replace"))).lower())
     return texts - {""}
+
+
+def compared_in(formula: str) -> set[str]:
+    """The texts in quotes, in small letters, and the parts of lists in them."""
+    texts = [text.replace("\0", '"') for text in formula.lower().replace('""', "\0").split('"')[1::2]]
+    return {part.strip() for text in texts for part in (text, *text.split(","))}
 
 
 def _plain(text: str) -> str:
@@ -75,23 +81,21 @@ def _plain(text: str) -> str:
 def _cells(document: XMLDocument, compared: set[str]) -> Iterator[Text]:
     tokens = document.tokens
 
-    def string(runs: Runs, *, keeps_spaces: bool) -> Callable[[list[Item]], str]:
-        def write(items: list[Item]) -> str:
-            own = [_LIKE_CHARACTER.sub("_x005F_", item) if isinstance(item, str) else item for item in items]
-            return runs.write(own, keeps_spaces=keeps_spaces)
-
-        return write
-
     # A formula of several cells, or of what-if tables, stands in the first one: the others only hold its results.
-    spills = any(one.local == "f" and "ref" in one.attributes and one.attributes.get("t") != "shared" for one in tokens)
+    formulas = [one.attributes for one in tokens if one.local == "f" and one.attributes.get("t") != "shared"]
+    spills = [(cells[0], cells[-1]) for formula in formulas if (cells := _cells_of(formula.get("ref", "")))]
+
+    def is_spilled(cell: str) -> bool:
+        places = [(first, place, last) for first, last in spills for place in _cells_of(cell) or [first]]
+        return any(all(a <= b <= c for a, b, c in zip(*three, strict=True)) for three in places)
 
     def has_own_words(place: int) -> bool:
         """Whether it is a text, or a cell that holds words without a formula."""
         token = tokens[place]
         if token.kind != "open" or token.local != "c":
             return token.kind == "open" and token.local in _STRINGS
-        is_result = spills or any(one.local == "f" for one in tokens[place + 1 : token.end])
-        return token.attributes.get("t") == "str" and not is_result
+        is_result = any(one.local == "f" for one in tokens[place + 1 : token.end])
+        return token.attributes.get("t") == "str" and not (is_result or is_spilled(token.attributes.get("r", "")))
 
     for place, token in enumerate(tokens):
         if has_own_words(place) and (runs := read_runs(document, place, words=_words)):
@@ -101,7 +105,17 @@ def _cells(document: XMLDocument, compared: set[str]) -> Iterator[Text]:
                 if not isinstance(item, Tag) or isinstance(item.markup, str)
             )
             if text.strip().lower() not in compared:
-                yield runs.text(document, string(runs, keeps_spaces=token.local != "c"))
+                yield runs.text(document, partial(_write, runs=runs, keeps_spaces=token.local != "c"))
+
+
+def _write(items: list[Item], *, runs: Runs, keeps_spaces: bool) -> str:
+    own = [_LIKE_CHARACTER.sub("_x005F_", item) if isinstance(item, str) else item for item in items]
+    return runs.write(own, keeps_spaces=keeps_spaces)
+
+
+def _cells_of(reference: str) -> list[tuple[str, str]]:
+    """Column and row of the cells that a reference such as B2:AC9 names, as texts in the order of their numbers."""
+    return [(column.rjust(3), row.rjust(7)) for column, row in _CELL.findall(reference)]
 
 
 def _words(token: XMLToken) -> list[Item]:
