@@ -84,6 +84,19 @@ def test_androids_singular_without_a_number_is_not_said_of_21():
     assert re.findall('quantity="([a-z]+)">(.*?)<', russian)[0] == ("one", "%d FILES")
 
 
+def test_androids_styles_and_stored_values_stay_and_each_kind_of_device_has_its_text():
+    kept = """<resources><style name="s"><item name="android:fontFamily">sans-serif</item></style>
+        <item name="i" type="layout">wide</item><string-array name="reply_values"><item>reply</item></string-array>"""
+    shown = """<item name="j" type="string">One</item><string name="k" product="tablet">Tablet</string>
+        <string name="k">Phone</string></resources>"""
+    assert translated(kept + shown, "android").decode() == kept + re.sub(
+        r"\b[OTP]\w+", lambda m: m[0].swapcase(), shown
+    )
+    earlier = shown.replace("One", "Eins").replace("Tablet", "Tafel").replace("Phone", "Telefon")
+    found = translated(kept + shown, "android", earlier=f"<resources>{earlier}".encode()).decode()
+    assert found == kept + earlier
+
+
 def test_tags_and_escapes_in_androids_texts_stay():
     text = r"""<resources><string name="a"><![CDATA[%s <a href="x?a=1">One</a>]]>\u00a0two \@me</string></resources>"""
     assert translated(text, "android", unchanged).decode() == text

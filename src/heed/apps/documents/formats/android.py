@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from heed.apps.documents.formats.texts import Edit, Text
 from heed.apps.documents.formats.xml_texts import TextReader, XMLRules
-from heed.apps.documents.formats.xml_tokens import XMLDocument, keyed_xml_job, read_xml, write_xml
+from heed.apps.documents.formats.xml_tokens import XMLDocument, XMLToken, keyed_xml_job, read_xml, write_xml
 from heed.apps.documents.text.items import Item, Tag, with_read
 from heed.apps.documents.text.translation import DocumentJob, DocumentOptions
 from heed.errors import HeedError
@@ -29,7 +29,7 @@ def android_job(content: bytes, options: DocumentOptions, *, name: str, max_text
 
 
 def _texts(document: XMLDocument) -> Iterator[Text]:
-    """The texts; the key of each is its name, with its place in an array or its quantity."""
+    """The texts; the key of each is its name and kind of device, with its place in an array or its quantity."""
     reader = TextReader(document, _RULES)
     name, number = "", 0
     place = 0
@@ -38,12 +38,12 @@ def _texts(document: XMLDocument) -> Iterator[Text]:
         place += 1
         if token.kind != "open":
             continue
-        if token.attributes.get("translatable") == "false":
+        if _stays(token):
             place = token.end
         elif token.local in ("string", "item"):
             number += 1
             if token.local == "string":
-                name, number = token.attributes.get("name", ""), 0
+                name, number = " ".join(filter(None, map(token.attributes.get, ("name", "product")))), 0
             raw = document.raw(place, token.end)
             if raw and not _REFERENCE.fullmatch(raw):
                 yield Text(
@@ -58,6 +58,14 @@ def _texts(document: XMLDocument) -> Iterator[Text]:
             place = token.end
         else:
             name, number = f"{token.local} {token.attributes.get('name', '')}", 0
+
+
+def _stays(token: XMLToken) -> bool:
+    """Whether what an element holds is no words: a style, an item of a type, what a choice stores ("reply_values")."""
+    named = token.attributes
+    is_stored = token.local == "string-array" and named.get("name", "").lower().endswith("values")
+    is_other = token.local == "style" or named.get("type", "string") != "string"
+    return is_stored or is_other or named.get("translatable") == "false"
 
 
 def _sibling(document: XMLDocument, place: int) -> Callable[[str, str], Edit]:

@@ -13,7 +13,7 @@ from heed.apps.documents.formats.packages import Files, check_length, read_files
 from heed.apps.documents.formats.texts import Edit, Edits, Text
 from heed.apps.documents.formats.words_in_markup import divide_words
 from heed.apps.documents.formats.xml_texts import XMLRules, texts_of
-from heed.apps.documents.formats.xml_tokens import XMLDocument, of_characters, parts_job, read_xml
+from heed.apps.documents.formats.xml_tokens import OPENING_TAG, XMLDocument, of_characters, parts_job, read_xml
 from heed.apps.documents.text.items import Item
 from heed.apps.documents.text.translation import DocumentJob, DocumentOptions
 from heed.errors import HeedError
@@ -21,7 +21,6 @@ from heed.errors import HeedError
 _MIMETYPE = b"application/epub+zip"
 _PAGES = ("application/xhtml+xml", "text/html", "text/x-oeb1-document")
 _NAVIGATION = "application/x-dtbncx+xml"
-_TAG = re.compile(r"<[^<>!?/][^<>]*+>")
 _OF_BOOK = XMLRules(texts=frozenset(("title",)))
 _OF_NAVIGATION = XMLRules(texts=frozenset(("text",)), is_kept=lambda token: token.local == "docAuthor")
 # Files that only protected books have, and fonts' scrambling, which any reader undoes.
@@ -122,7 +121,7 @@ def _with_language(text: str, options: DocumentOptions) -> str:
         rf"(<(?:\w{{1,20}}:)?language(?:\s[^<>]*+)?>\s*){code}(?:[-_]\w{{1,20}}){{0,3}}(?=\s*<)", re.IGNORECASE
     )
     text = of_book.sub(lambda match: match[1] + options.target, text)
-    return with_target_named(text, options, "xml:lang", _TAG)
+    return with_target_named(text, options, "xml:lang", OPENING_TAG)
 
 
 def _in_order(files: Files) -> Files:

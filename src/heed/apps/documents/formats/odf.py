@@ -9,7 +9,7 @@ from heed.apps.documents.formats.packages import check_length, read_files, write
 from heed.apps.documents.formats.texts import Text
 from heed.apps.documents.formats.xlsx import compared_in
 from heed.apps.documents.formats.xml_texts import XMLRules, texts_of
-from heed.apps.documents.formats.xml_tokens import XMLDocument, XMLToken, parts_job, read_parts
+from heed.apps.documents.formats.xml_tokens import OPENING_TAG, XMLDocument, XMLToken, parts_job, read_parts
 from heed.apps.documents.text.translation import DocumentJob, DocumentOptions
 from heed.errors import HeedError
 
@@ -24,7 +24,6 @@ _CODE = re.compile(
     re.IGNORECASE,
 )
 _NAMES = ("value", "name", "source-field-name")
-_TAG = re.compile(r"<[^<>!?/][^<>]*+>")
 _COUNTRY = re.compile(r'(\sfo:country=")[A-Za-z0-9]{2,3}(")')
 
 
@@ -134,4 +133,4 @@ def _with_language(text: str, options: DocumentOptions) -> str:
         markup = language.sub(rf"\g<1>{target}\2", tag[0])
         return tag[0] if markup == tag[0] else _COUNTRY.sub(rf"\g<1>{region or 'none'}\2", markup)
 
-    return _TAG.sub(named, text)
+    return OPENING_TAG.sub(named, text)

@@ -18,6 +18,7 @@ from heed.errors import HeedError
 MAX_DEPTH = 256  # elements within each other
 XML = "http://www.w3.org/XML/1998/namespace "  # how the names of its attributes begin
 _ENCODING = re.compile(rb"<\?xml[^>]{0,200}?\sencoding\s*=\s*[\"']([\w.-]{1,40})")
+OPENING_TAG = re.compile(r"<[^<>!?/][^<>]*+>")
 # What XML does not have, whatever a model writes.
 _NO_CHARACTERS = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
