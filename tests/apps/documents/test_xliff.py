@@ -6,6 +6,7 @@ import pytest
 from tests.apps.documents.translators import linked, shuffled, translate_document, unchanged
 
 from heed.errors import HeedError
+from heed.text.alignment import Link, Translated
 
 NEW = ' state="needs-review-translation"'
 
@@ -47,6 +48,13 @@ def first(units: str, **options) -> str:
         ("<trans-unit id='a'><source>One</source><target>Eins</target></trans-unit>",) * 2,
         ("<trans-unit id='a' translate='no'><source>One</source></trans-unit>",) * 2,
         ("<group translate='no'><trans-unit id='a'><source>One</source></trans-unit></group>",) * 2,
+        # Where white space counts, as in Xcode's and Qt's files, lines stay lines.
+        ("<trans-unit id='a' xml:space='preserve'><source>One\ntwo <x id='1'/>\n\nthree\n</source></trans-unit>",
+         "<trans-unit id='a' xml:space='preserve'><source>One\ntwo <x id='1'/>\n\nthree\n</source>"
+         f"<target{NEW}>oNE\nTWO <x id='1'/>\n\nTHREE\n</target></trans-unit>"),
+        ("<trans-unit id='a'><source xml:space='preserve'>One.\n- Two</source></trans-unit>",
+         "<trans-unit id='a'><source xml:space='preserve'>One.\n- Two</source>"
+         f"<target{NEW}>oNE.\n- tWO</target></trans-unit>"),
         # Segments stay apart, though no full stop is between them.
         ("<trans-unit id='a'><source>One two</source><seg-source><mrk mtype='seg' mid='1'>One</mrk> "
          "<mrk mtype='seg' mid='2'>two</mrk></seg-source><alt-trans><source>x</source></alt-trans></trans-unit>",
@@ -116,3 +124,22 @@ def test_what_is_no_xliff_is_refused_in_one_line(text):
 def test_codes_that_begin_and_end_a_format_stay_around_its_words(source, target):
     found = first(f"<trans-unit id='a'><source>{source}</source></trans-unit>", translate=shuffled)
     assert re.search("<target[^>]*>(.*)</target>", found)[1] == target
+
+
+def test_angulars_links_keep_their_words_whatever_the_order():
+    link = '<x id="START_LINK_1" ctype="x-a"/>{}<x id="CLOSE_LINK" ctype="x-a"/>'
+    found = first(
+        f"<trans-unit id='a'><source>Please {link.format('log in')} now</source></trans-unit>", translate=turned
+    )
+    assert found.count(link.format("IN LOG")) == 1
+
+
+def turned(texts):
+    """The words of each text from its end, with links that say where they come from."""
+    words = [[match.span() for match in re.finditer(r"\S+", text)][::-1] for text in texts]
+    results = []
+    for text, spans in zip(texts, words, strict=True):
+        made = " ".join(text[slice(*span)].upper() for span in spans)
+        places = [match.span() for match in re.finditer(r"\S+", made)]
+        results.append(Translated(made, [Link(*new, *old) for new, old in zip(places, spans, strict=True)]))
+    return results

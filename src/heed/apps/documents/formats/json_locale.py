@@ -90,7 +90,8 @@ def _texts(text: str, name: str) -> Iterator[Text]:
         inner = opened[-1] if opened else None
         if sign in "{[":
             if len(opened) == MAX_DEPTH:
-                raise HeedError(f"{name}: line {_line(text, token)}: not JSON: more than {MAX_DEPTH} levels.")
+                line = text.count("\n", 0, token.start(2)) + 1
+                raise HeedError(f"{name}: line {line}: not JSON: more than {MAX_DEPTH} levels.")
             opened.append(_Container(sign == "{", None if sign == "{" else 0))
         elif sign in "}]":
             opened.pop()
@@ -118,10 +119,6 @@ def _check(text: str, name: str) -> None:
         raise HeedError(told) from None
     except RecursionError:
         raise HeedError(f"{name}: not JSON: more than {MAX_DEPTH} levels.") from None
-
-
-def _line(text: str, token: re.Match[str]) -> int:
-    return text.count("\n", 0, token.start(2)) + 1
 
 
 def _writer(is_ascii: bool, *, has_messages: bool) -> Callable[[list[Item]], str]:

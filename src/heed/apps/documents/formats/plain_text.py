@@ -92,7 +92,7 @@ class TextDraft:
         keep: tuple[str, ...] = (),
         terms: Terms | None = None,
     ):
-        items = _read_lines(text) if by_line else read_text(text)
+        items = with_read([text], _LINE, lambda end: Tag("cut", end[0])) if by_line else read_text(text)
         items = items if terms is None else terms.mark(items)
         self._draft = Draft(items, split=_whole if by_line else split, keep=keep)
         self.questions, self.nested = self._draft.questions, self._draft.nested
@@ -112,11 +112,6 @@ class TextDraft:
     def text(self, answers: Answers) -> str:
         """The text with the answers in the places of the questions."""
         return write_text(self._draft.items(answers))
-
-
-def _read_lines(text: str) -> list[Item]:
-    """The text, in which every line end is a cut."""
-    return with_read([text], _LINE, lambda end: Tag("cut", end[0]))
 
 
 def _whole(text: str) -> list[Span]:

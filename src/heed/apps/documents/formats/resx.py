@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from heed.apps.documents.formats.plain_text import write_text
 from heed.apps.documents.formats.texts import Text, read_string
 from heed.apps.documents.formats.xml_tokens import XMLDocument, keyed_xml_job, read_xml, words_of, write_xml
-from heed.apps.documents.text.items import Item
 from heed.apps.documents.text.translation import DocumentJob, DocumentOptions
 from heed.errors import HeedError
 from heed.text.character_references import resolved
@@ -47,11 +46,7 @@ def _texts(document: XMLDocument) -> Iterator[Text]:
             start=document.at(value + 1),
             end=document.at(tokens[value].end),
             items=read_string(words, re.compile(kept) if kept else None),
-            write=_write,
+            write=lambda items: write_xml([write_text(items)]),
             key=(name,),
             raw=document.content(value),
         )
-
-
-def _write(items: list[Item]) -> str:
-    return write_xml([write_text(items)])

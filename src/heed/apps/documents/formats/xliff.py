@@ -2,12 +2,12 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from heed.apps.documents.formats.texts import Edit, texts_job
+from heed.apps.documents.formats.texts import Edit, read_string, texts_job
 from heed.apps.documents.formats.xml_texts import TextReader, XMLRules
-from heed.apps.documents.formats.xml_tokens import XMLDocument, XMLToken, read_xml, write_xml
-from heed.apps.documents.text.items import Tag, paired
+from heed.apps.documents.formats.xml_tokens import XML, XMLDocument, XMLToken, read_xml, write_xml
+from heed.apps.documents.text.items import Item, Tag, paired, with_read
 from heed.apps.documents.text.translation import DocumentJob, DocumentOptions
 from heed.errors import HeedError
 
@@ -17,6 +17,8 @@ _END = re.compile(r"(/?>)\Z")  # of a tag
 _NAME = re.compile(r"<([^\s/>]+)")
 _BEGINS, _ENDS = frozenset(("bpt", "bx", "sc")), frozenset(("ept", "ex", "ec"))  # codes of a format
 _ID = re.compile(r"""\s(?:id|rid|startRef)\s*=\s*["']([^"']*)""")
+_ANGULAR = re.compile(r"<(?:\w{1,20}:)?x\s[^<>]{0,200}?id=[\"'](START|CLOSE)_(\w+?)(?:_\d+)?[\"']")
+_LINE_END = re.compile(r"\s*\n\s*")
 _KEPT = frozenset("alt-trans matches notes note ignorable".split())  # what holds no source of its own
 # Codes of the original format stay, content included; the words of protected marks are read with their sentence.
 _RULES = XMLRules(
@@ -35,6 +37,7 @@ class _Unit:
     """A source, or a segment of one: where it, its text in segments (or it again) and its target stand, −1 if none.
 
     key: the name of the unit, and the source's text. holder: where the element around it stands.
+    keeps_spaces: whether its white space counts.
     """
 
     source: int
@@ -42,6 +45,7 @@ class _Unit:
     target: int
     key: tuple[str, str]
     holder: int
+    keeps_spaces: bool
 
 
 def xliff_job(content: bytes, options: DocumentOptions, *, name: str, max_text: int | None = None) -> DocumentJob:
@@ -53,12 +57,8 @@ def xliff_job(content: bytes, options: DocumentOptions, *, name: str, max_text: 
         earlier = read_xml(options.earlier, name="the earlier file")
         known = {unit.key: earlier.content(unit.target) for unit in _units(earlier) if _is_translated(earlier, unit)}
     units = [unit for unit in _units(document) if not _is_translated(document, unit)]
-    reader = TextReader(document, _RULES)
     tokens = document.tokens
-    texts = [
-        [] if unit.key in known else paired(reader.text(unit.segments + 1, tokens[unit.segments].end), _code)
-        for unit in units
-    ]
+    texts = [[] if unit.key in known else _items(document, unit) for unit in units]
     translated = yield from texts_job(texts, options)
 
     edits: dict[int, Edit] = {}  # by the place of the first token
@@ -90,8 +90,20 @@ def xliff_job(content: bytes, options: DocumentOptions, *, name: str, max_text: 
     return document.edited(edits.values())
 
 
+def _items(document: XMLDocument, unit: _Unit) -> list[Item]:
+    """The items of a source. Where white space stays, line ends divide texts, but for those of wrapped paragraphs."""
+    items = TextReader(document, _RULES).text(unit.segments + 1, document.tokens[unit.segments].end)
+    if not unit.keeps_spaces:
+        return paired(items, _code)
+    if all(isinstance(item, str) for item in items):
+        return read_string("".join(map(str, items)))
+    return paired(with_read(items, _LINE_END, lambda end: Tag("cut", end[0])), _code)
+
+
 def _code(tag: Tag) -> tuple[str, bool] | None:
     """The format that a code begins or ends, and whether it begins it; None for other tags."""
+    if angular := _ANGULAR.match(str(tag.markup)):
+        return f"Angular's {angular[2]}", angular[1] == "START"
     if tag.name not in _BEGINS | _ENDS:
         return None
     ids = _ID.findall(str(tag.markup).partition(">")[0])
@@ -110,10 +122,12 @@ def _version(document: XMLDocument, name: str) -> str:
 def _units(document: XMLDocument) -> Iterator[_Unit]:
     """The sources that may be translated."""
     tokens = document.tokens
-    name, holder = "", 0
+    name, holder, preserved = "", 0, -1  # the end of an element whose white space counts
     place = 0
     while place < len(tokens):
         token = tokens[place]
+        if token.attributes.get(f"{XML}space") == "preserve":
+            preserved = max(preserved, token.end)
         if token.kind == "open" and (token.local in _KEPT or token.attributes.get("translate") == "no"):
             place = token.end  # with all that is in it
         elif token.kind == "open" and token.local in ("trans-unit", "unit", "segment"):
@@ -127,7 +141,7 @@ def _units(document: XMLDocument) -> Iterator[_Unit]:
                     target = after if tokens[after].local == "target" else target
                     after = tokens[after].end
                 after += 1
-            unit = _Unit(place, segments, target, (name, document.content(place)), holder)
+            unit = _Unit(place, segments, target, (name, document.content(place)), holder, place < preserved)
             yield unit
             if segments != place and _is_translated(document, unit):
                 yield from _empty_segments(document, unit)
@@ -141,7 +155,8 @@ def _empty_segments(document: XMLDocument, unit: _Unit) -> Iterator[_Unit]:
     for name, target in _segments(document, unit.target).items():
         source = sources.get(name, target)
         if _has_words(document, source) and not document.content(target).strip():
-            yield _Unit(source, source, target, (f"{unit.key[0]} {name}", document.content(source)), unit.holder)
+            key = f"{unit.key[0]} {name}", document.content(source)
+            yield replace(unit, source=source, segments=source, target=target, key=key)
 
 
 def _segments(document: XMLDocument, element: int) -> dict[str, int]:

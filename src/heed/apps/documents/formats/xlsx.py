@@ -64,7 +64,8 @@ def _compared(parts: list[bytes]) -> set[str]:
                 texts |= compared_in(unescape(match[1].decode(errors="replace")))
         for tag in _NAMING.finditer(part):
             for name in _NAME.findall(tag[1]):
-                texts.add(_plain(unescape(name.decode(errors="replace"))).lower())
+                plain = _CHARACTER.sub(lambda match: chr(int(match[1], 16)), unescape(name.decode(errors="replace")))
+                texts.add(plain.lower())
     return texts - {""}
 
 
@@ -72,10 +73,6 @@ def compared_in(formula: str) -> set[str]:
     """The texts in quotes, in small letters, and the parts of lists in them."""
     texts = [text.replace("\0", '"') for text in formula.lower().replace('""', "\0").split('"')[1::2]]
     return {part.strip() for text in texts for part in (text, *text.split(","))}
-
-
-def _plain(text: str) -> str:
-    return _CHARACTER.sub(lambda match: chr(int(match[1], 16)), text)
 
 
 def _cells(document: XMLDocument, compared: set[str]) -> Iterator[Text]:
