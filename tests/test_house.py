@@ -27,7 +27,7 @@ ROOMS = {
     "apps/cluster": 1_350,
     "apps/comparison": 960,
     "apps/corpora": 120,
-    "apps/documents": 9_440,
+    "apps/documents": 9_439,
     "apps/exchange": 2_780,
     "apps/paper": 2_190,
     "apps/parsing": 180,

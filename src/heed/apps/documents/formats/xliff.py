@@ -17,8 +17,8 @@ _END = re.compile(r"(/?>)\Z")  # of a tag
 _NAME = re.compile(r"<([^\s/>]+)")
 _BEGINS, _ENDS = frozenset(("bpt", "bx", "sc")), frozenset(("ept", "ex", "ec"))  # codes of a format
 _ID = re.compile(r"""\s(?:id|rid|startRef)\s*=\s*["']([^"']*)""")
-_ANGULAR = re.compile(r"<(?:\w{1,20}:)?x\s[^<>]{0,200}?id=[\"'](START|CLOSE)_(\w+?)(?:_\d+)?[\"']")
-_LINE_END = re.compile(r"\s*\n\s*")
+_ANGULAR = re.compile(r"<(?:\w{1,20}:)?x\s[^<>]{0,200}?id=[\"'](START|CLOSE)_(\w++)")
+_LINE_END = re.compile(r"\n\s*+")
 _KEPT = frozenset("alt-trans matches notes note ignorable".split())  # what holds no source of its own
 # Codes of the original format stay, content included; the words of protected marks are read with their sentence.
 _RULES = XMLRules(
@@ -103,7 +103,7 @@ def _items(document: XMLDocument, unit: _Unit) -> list[Item]:
 def _code(tag: Tag) -> tuple[str, bool] | None:
     """The format that a code begins or ends, and whether it begins it; None for other tags."""
     if angular := _ANGULAR.match(str(tag.markup)):
-        return f"Angular's {angular[2]}", angular[1] == "START"
+        return re.sub(r"_\d++\Z", "", angular[2]), angular[1] == "START"
     if tag.name not in _BEGINS | _ENDS:
         return None
     ids = _ID.findall(str(tag.markup).partition(">")[0])
