@@ -10,33 +10,9 @@ import pytest
 import heed
 from heed.text.numbers import english, german, number_splits
 from tests.runs.test_start_from import write_model
+from tests.samples import sample
 
-RECIPE = """
-preset = "tiny"
-
-[data]
-src = "en"
-tgt = "de"
-train = ["train.en", "train.de"]
-dev = ["dev.en", "dev.de"]
-tests.numbers = ["test.en", "test.de"]
-
-[tokenizer]
-vocab_size = 600
-
-[model]
-n_layers = 1
-d_model = 16
-d_ff = 32
-
-[training]
-max_steps = 6
-report_every = 2
-checkpoint_every = "3 steps"
-
-[decoding]
-beam_size = 1
-"""
+RECIPE = sample("numbers.toml")
 
 
 @pytest.fixture

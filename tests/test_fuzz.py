@@ -31,6 +31,7 @@ from heed.model.transformer import Transformer
 from heed.model_folder import ModelCard, save_model
 from heed.runtime.manifest import seal
 from heed.text.tokenizer import Tokenizer, TokenizerSettings, train_tokenizer
+from tests.samples import sample
 
 pytestmark = pytest.mark.slow
 
@@ -49,24 +50,7 @@ HOSTILE = (
     {"type": "Replace", "pattern": {"Regex": "(a*)*b"}, "content": "x" * 1000},
 )  # fmt: skip
 TREE = "(TOP (S (NP (DT the) (NN dog)) (VP (VBZ sees) (NP (DT a) (JJ small) (NN cat))) (. .)))"
-RECIPE = """preset = "tiny"
-[data]
-src = "en"
-tgt = "de"
-train = ["train.en", "train.de"]
-dev = ["dev.en", "dev.de"]
-tests.held_out = ["dev.en", "dev.de"]
-[model]
-n_layers = 2
-dropout = 0.25
-radius = 3
-[training]
-max_steps = 100
-checkpoint_every = "5 minutes"
-learning_rate_factor = 2.0
-[decoding]
-beam_size = 4
-"""
+RECIPE = sample("mutated.toml")
 
 
 def attempt(act: Callable[[], object], *, stdin: bytes = b"", folder: Path) -> tuple[int, str, str]:

@@ -65,16 +65,17 @@ def damaged(model: Transformer, value: float, part: str) -> Transformer:
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize(
-    ("part", "value"),
+    ("part", "value", "how"),
     [
-        ("", math.nan),
-        ("embedding", math.inf),
-        ("encoder", 3e38),
-        ("decoder.1.feed_forward_norm", math.nan),
-        ("decoder.1.feed_forward_norm", math.inf),
+        ("embedding", math.inf, {}),
+        ("encoder", 3e38, {}),
+        *(
+            (*damage, how)
+            for damage in (("", math.nan), ("decoder.1.feed_forward_norm", math.inf))
+            for how in ({}, {"sampling": SamplingSettings()}, {"constraint": Anything()})
+        ),
     ],
 )
-@pytest.mark.parametrize("how", [{}, {"sampling": SamplingSettings()}, {"constraint": Anything()}])
 def test_a_search_by_damaged_weights_is_an_error(small_model, road, precision, part, value, how):
     if road == "PyTorch" and precision != "fp32":
         pytest.skip("only Heed's kernels search in low precision on a CPU")

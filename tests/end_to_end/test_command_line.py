@@ -13,35 +13,14 @@ from typing import Any
 
 import pytest
 import typer
+from tests.samples import sample
 
 import heed as library_of_heed
 from heed.apps.commands import app
 from heed.backends.cpu.build import has_int8, has_tiles, library
 from heed.text.numbers import english, german, number_splits
 
-RECIPE = """
-preset = "tiny"
-[data]
-src = "en"
-tgt = "de"
-train = ["train.en", "train.de"]
-dev = ["dev.en", "dev.de.gz"]
-tests.held_out = ["dev.en", "dev.de.gz"]
-[tokenizer]
-vocab_size = 600
-[model]
-n_layers = 1
-d_model = 32
-d_ff = 32
-[training]
-batch_src_tokens = 1000
-batch_tgt_tokens = 1000
-max_steps = 24
-checkpoint_every = "8 steps"
-keep_checkpoints = 3
-average_last = 2
-report_every = 8
-"""
+RECIPE = sample("small.toml")
 
 
 def write_corpus(folder: Path, *, n_train: int = 200) -> None:

@@ -23,35 +23,11 @@ from tests.apps.documents.test_packages import zipped
 from tests.apps.documents.test_yaml_locale import RAILS
 from tests.apps.documents.translators import shuffled, translate_document, unchanged, within_seconds
 from tests.fuzzing.inputs import kind_of, of_kind, refused_in_one_line
+from tests.samples import sample
 
 SECONDS = 5.0
-MARKDOWN = b"""---
-title: A page
----
-# A heading with `code`
-
-Some *stressed* words and a [link **here**](https://a.b/c_d "Title"), 5 \\* 3.
-
-> - [ ] a task
-
-| `x` | a thing |
-|-----|:-------:|
-| ![y](z) | [^1] |
-
-<div class="a">words</div>
-
-[^1]: A note.
-"""
-SRT = b"""1
-00:00:01,000 --> 00:00:04,000 X1:100
-<i>Hello my friend,
-how are you?</i>
-
-2
-00:00:05,000 --> 00:00:06,000
-{\\an8}- Fine.
-- Great!
-"""
+MARKDOWN = sample("page.md").encode()
+SRT = sample("film.srt").encode()
 ODT = "application/vnd.oasis.opendocument.text"
 _TIME = rb"\d{1,3}:\d{1,2}:\d{1,2}[,.]\d{1,3}"
 LAYOUT = {

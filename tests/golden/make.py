@@ -19,6 +19,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from tests.samples import sample
+
 # PyTorch's operations alone, compiled for no processor in particular and summing in one order: the same bits on every
 # x86-64. Set before torch is loaded.
 PORTABLE = {
@@ -36,46 +38,7 @@ SENTENCES = ["the dog sees the cat .", "the bird sleeps .", "the tree gives the 
 KEY = "a golden key"
 HERE = Path("/tmp/heed-golden")
 
-TRANSLATION = """
-preset = "tiny"
-[data]
-src = "en"
-tgt = "de"
-train = ["train.en", "train.de"]
-dev = ["dev.en", "dev.de"]
-tests.held_out = ["dev.en", "dev.de"]
-[tokenizer]
-vocab_size = 600
-[model]
-n_layers = 1
-d_model = 16
-d_ff = 16
-n_heads = 2
-dropout = 0.1
-attention_dropout = 0.1
-word_dropout = 0.05
-[training]
-seed = 3
-teachers = 1
-consistency = 1.0
-cutoff = 0.1
-clip_norm = 2.0
-batch_src_tokens = 900
-batch_tgt_tokens = 900
-micro_batch_tokens = 900
-learning_rate_factor = 0.1
-warmup_steps = 20
-max_steps = 24
-checkpoint_every = "6 steps"
-keep_checkpoints = 3
-average_last = 2
-patience = 50
-precision = "fp32"
-report_every = 2
-[decoding]
-beam_size = 2
-max_extra_tokens = 5
-"""
+TRANSLATION = sample("half.toml")
 
 
 def heed(*words: object, env: dict[str, str] | None = None, stdin: str = "") -> str:

@@ -4,35 +4,9 @@ import random
 from pathlib import Path
 
 from heed.parsing.trees import BadTree, Tree, clean, parse_trees
+from tests.samples import sample
 
-RECIPE = """
-preset = "parsing"
-[parsing]
-treebank = "{treebank}"
-train = ["02-21"]
-dev = ["22"]
-tests = {{ section23 = ["23"] }}
-[tokenizer]
-vocab_size = 600
-[model]
-n_layers = 2
-d_model = 64
-d_ff = 64
-n_heads = 4
-[training]
-batch_src_tokens = 600
-batch_tgt_tokens = 600
-learning_rate_factor = 1.0
-warmup_steps = 100
-max_steps = {max_steps}
-checkpoint_every = "100 steps"
-keep_checkpoints = 2
-average_last = 2
-keep_better = false
-[decoding]
-beam_size = 4
-max_extra_tokens = 40
-"""
+RECIPE = sample("parsing.toml.in")
 
 
 def write_treebank(folder: Path) -> None:

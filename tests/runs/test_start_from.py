@@ -16,27 +16,10 @@ from heed.text.numbers import english, german, number_splits
 from heed.text.sentencepiece import SentencePieceTokenizer, Vocabulary
 from heed.text.tokenizer import SpecialIds, Tokenizer
 from tests.conftest import OTHERS
+from tests.samples import sample
 
 SHAPE = {"n_layers": 1, "d_model": 16, "d_ff": 24, "n_heads": 2, "dropout": 0.3}
-RECIPE = """
-[data]
-src = "en"
-tgt = "de"
-train = ["train.en", "train.de"]
-dev = ["train.en", "train.de"]
-[training]
-start_from = "given"
-max_steps = 2
-learning_rate_factor = 1e-12
-batch_src_tokens = 500
-batch_tgt_tokens = 500
-checkpoint_every = "1 steps"
-keep_checkpoints = 2
-average_last = 1
-precision = "fp32"
-[decoding]
-max_extra_tokens = 2
-"""
+RECIPE = sample("own.toml")
 
 
 def write_recipe(folder: Path, text: str = RECIPE) -> Path:

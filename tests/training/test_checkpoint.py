@@ -137,37 +137,15 @@ def test_a_checkpoint_that_may_not_be_read_is_not_damaged(number_tokenizer, smal
 
 
 # As Heed wrote it while it called rollbacks detours.
-OLD_STATE = """{
- "step": 1500,
- "epoch": 15,
- "batch": 30,
- "n_src_tokens": 5940247,
- "n_tgt_tokens": 2915306,
- "src_src": 59998929,
- "tgt_tgt": 14204192,
- "tgt_src": 28751589,
- "seconds": 245.7299921109934,
- "wanted_micro_tokens": 4096,
- "micro_tokens": 4096,
- "saved": 1500,
- "checkpoint_step": 1500,
- "detours": 3,
- "window_loss": 0.0,
- "window_nll": 0.0,
- "window_tokens": 0,
- "window_steps": 0,
- "window_seconds": 0.0,
- "best_loss": 0.10838573475668879,
- "validations_since_best": 1,
- "finished": "max_steps=1,500"
-}"""
+OLD_STATE = Path(__file__).parents[1] / "golden" / "states" / "detours.json"
 
 
 def test_a_state_that_calls_rollbacks_detours_is_read(tmp_path):
-    (tmp_path / "trainer.json").write_text(OLD_STATE)
-    values = json.loads(OLD_STATE)
+    old = OLD_STATE.read_text()
+    (tmp_path / "trainer.json").write_text(old)
+    values = json.loads(old)
     values |= {"rollbacks": values.pop("detours"), "saved_unit": "", "loss_of_best": values["best_loss"]}
     assert vars(read_train_state(tmp_path)) == vars(TrainState()) | values and values["rollbacks"] == 3
-    (tmp_path / "trainer.json").write_text(OLD_STATE.replace("detours", "ways"))
+    (tmp_path / "trainer.json").write_text(old.replace("detours", "ways"))
     with pytest.raises(HeedError, match="not a checkpoint of this Heed"):
         read_train_state(tmp_path)

@@ -12,7 +12,6 @@ from heed.backends.cpu.training import CpuBackend
 from heed.data.batches.token_batches import BatchLimits, TokenBatches
 from heed.model.architecture import Architecture
 from heed.model.transformer import Transformer
-from heed.runtime.device import Machine
 from heed.training import step
 from heed.training.optimizer import Adam
 from heed.training.settings import TrainingSettings
@@ -62,22 +61,6 @@ def test_both_passes_of_a_batch_are_under_other_dropout(tmp_path, dropout):
         assert divergence / batch.n_tgt_tokens > 1e-4
         torch.testing.assert_close(more[0] - little[0], 10 * divergence, rtol=1e-3, atol=1e-3)  # α weighs it
         assert little[1] == much[1] == more[1]
-
-
-@pytest.mark.parametrize("changes", [{}, {"consistency": 5.0, "cutoff": 0.1}], ids=["one pass", "two passes"])
-def test_a_step_on_a_gpu_never_waits_for_its_numbers(tmp_path, changes):
-    """Meta tensors have no values: whatever would read one back, as a GPU's would be, raises."""
-    corpus = copy_corpus(tmp_path / "c", 50, n_pairs=40)
-    batches = TokenBatches(corpus, SPECIAL, LIMITS)
-    ((rows,),) = batches.plan(0)
-    machine = Machine(torch.device("meta"), torch.bfloat16, "test")
-    weights = MasterWeights(
-        Transformer(Architecture(n_layers=1, d_model=16, d_ff=16, n_heads=2, attention_dropout=0.1), 50), machine
-    )
-
-    settings = TrainingSettings(**changes)
-    optimizer = Adam(weights.masters.parameters(), settings)
-    train_step(weights, optimizer, [batches.collate(rows)], settings, rate=1e-3)
 
 
 def test_adam_is_the_one_of_section_5(number_tokenizer):

@@ -204,7 +204,10 @@ def test_a_loss_that_stays_no_number_ends_the_run_after_three_rollbacks_and_harm
 
 @pytest.mark.parametrize(
     ("limit", "why", "last"),
-    [({"max_epochs": 2}, "max_epochs=2", (2, 0)), ({"max_minutes": 0.5}, "max_minutes=0.5", None)],
+    [
+        ({"max_epochs": 2}, "max_epochs=2", (2, 0)),
+        ({"max_minutes": 0.5, "report_every": 100}, "max_minutes=0.5", None),
+    ],
 )
 def test_a_run_ends_at_each_limit(tmp_path, number_tokenizer, monkeypatch, limit, why, last):
     monkeypatch.setattr(trainer, "time", SimpleNamespace(perf_counter=itertools.count().__next__))  # a second a look
@@ -383,9 +386,7 @@ def test_a_run_that_ended_with_an_epoch_goes_on_as_if_it_had_not_ended(tmp_path,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("before", "after"), [("0.1 minutes", "10 steps"), ("10 steps", "3 epochs"), ("1 epochs", "10 steps")]
-)
+@pytest.mark.parametrize(("before", "after"), [("0.1 minutes", "10 steps"), ("10 steps", "3 epochs")])
 def test_another_unit_of_checkpoints_counts_from_the_last_one(tmp_path, number_tokenizer, monkeypatch, before, after):
     monkeypatch.setattr(trainer, "time", SimpleNamespace(perf_counter=itertools.count().__next__))
     _, state = run_training(tmp_path, number_tokenizer, "run", checkpoint_every=before, max_steps=20)
@@ -433,12 +434,6 @@ def test_a_signal_during_a_validation_stops_at_its_checkpoint(tmp_path, number_t
         )  # fmt: skip
     assert said[-1] == "Stopped at step 10; its state is saved. The same command resumes."
     assert [path.name for path in (tmp_path / "stopped" / "checkpoints").iterdir()] == ["10"]
-
-
-def test_minutes_end_with_the_step_in_which_they_are_over(tmp_path, number_tokenizer, monkeypatch):
-    monkeypatch.setattr(trainer, "time", SimpleNamespace(perf_counter=itertools.count(step=30).__next__))
-    _, state = run_training(tmp_path, number_tokenizer, "run", max_minutes=2, report_every=100)
-    assert (state.step, state.finished) == (4, "max_minutes=2")
 
 
 @pytest.mark.slow
@@ -685,9 +680,7 @@ def test_out_of_memory_in_one_of_two_workers_saves_the_state_and_ends_both(tmp_p
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "changes",
-    [{"batch_src_tokens": 900, "batch_tgt_tokens": 900}, {"batch_src_tokens": 450}, {"seed": 9}],
-    ids=["larger", "source", "seed"],
+    "changes", [{"batch_src_tokens": 900, "batch_tgt_tokens": 900}, {"seed": 9}], ids=["larger", "seed"]
 )
 def test_batches_that_change_in_an_epoch_use_each_of_its_pairs_once(tmp_path, number_tokenizer, changes):
     def n_tokens(state):

@@ -18,6 +18,7 @@ from tests.apps.documents.translators import (
     unchanged,
     within_seconds,
 )
+from tests.samples import sample
 
 from heed.apps.documents.formats.html import read_html, write_html
 from heed.apps.documents.formats.html_elements import INLINE
@@ -27,20 +28,7 @@ from heed.apps.documents.text.translation import DocumentOptions, run_job
 from heed.errors import HeedError
 from heed.text.alignment import Link, Translated
 
-PAGE = """<!DOCTYPE html>
-<html lang="en"><head><meta charset="utf-8"><title>News &amp; views</title>
-<style>p > a { color: red }</style><script>if (a < b && "<p>") { x("</div>"); }</script></head>
-<body class='a>b' onload="f('<b>')">
-<!-- a comment with <b>tags</b> -->
-<nav><ul><li><a href="/?a=1&b=2">Home</a></li><li><a href="/x">About us</a></ul></nav>
-<article><h1>The <em>quick</em> brown fox</h1>
-<p>It jumped over the <a href="#dog" title="A dog"><b>lazy</b> dog</a>. Nobody saw it.<br>
-Run <code>make &lt;target&gt;</code> twice, or read <a href=/doc>the <i>whole</i> guide</a> first!
-<p><b>Two sentences in bold. Here is another.</b> And one that is not.
-<img src="x.png" alt="A fox"> 5 &lt; 6 and caf&eacute;.
-<pre>keep   <b>this</b></pre><p translate="no">Heed GmbH</p>
-<table><tr><td>One cell<td>42</table></article></body></html>
-"""
+PAGE = sample("page.html")
 
 
 def tags(page: str) -> Counter:

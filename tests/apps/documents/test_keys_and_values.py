@@ -4,6 +4,7 @@ import re
 
 import pytest
 from tests.apps.documents.translators import swapped_case, translate_document, unchanged
+from tests.samples import sample
 
 from heed.errors import HeedError
 from heed.text.alignment import Translated
@@ -14,16 +15,7 @@ def translated(content: str | bytes, format, translate=swapped_case, target="de"
     return translate_document(content, translate, format=format, language="en", target=target, name="it", **options)
 
 
-PROPERTIES = b"""# a = note
-! b: note
-save = Save it\\
-    now\\n
- path:C\\:\\\\Dir
-caf\\u00e9\\ x Caf\\u00e9
-says = It''s {0}
-empty =
-save = twice
-"""
+PROPERTIES = sample("app.properties").encode()
 
 
 def test_of_properties_the_values_are_translated_with_their_escapes():
@@ -41,10 +33,7 @@ def test_of_properties_the_values_are_translated_with_their_escapes():
     assert translated("a = \xe9 b".encode("latin-1"), "properties") == b"a = \\u00c9 B"
 
 
-STRINGS = """/* "a" = "note"; */
-"Save %@" = "Save %@ \\"now\\"\\n"; // a note
-key.x = "a \\U00e9";
-"""
+STRINGS = sample("app.strings")
 
 
 def test_of_strings_the_values_are_translated_in_the_charset_of_the_file():
@@ -54,17 +43,7 @@ def test_of_strings_the_values_are_translated_in_the_charset_of_the_file():
     assert translated(content, "strings") == b"\xff\xfe" + expected.encode("utf-16-le")
 
 
-ANDROID = """<?xml version="1.0"?>
-<resources xmlns:xliff="urn:x"><!-- a note -->
-  <string name="a">It\\'s <b>one</b>\\nand %1$s &amp; <xliff:g id="x">two</xliff:g></string>
-  <string name="b" translatable="false">one</string><string name="c">@string/a</string><string name="e"/>
-  <string-array name="d"><item>"one  "</item></string-array>
-  <plurals name="p">
-    <item quantity="one">a file</item>
-    <item quantity="other">%d files</item>
-  </plurals>
-</resources>
-"""
+ANDROID = sample("strings.xml")
 
 
 def test_of_androids_resources_the_shown_texts_are_translated_and_plurals_get_the_targets_forms():
@@ -104,19 +83,7 @@ def test_tags_and_escapes_in_androids_texts_stay():
     assert found == text.replace('"x?a=1"', r"\"x?a=1\"").replace("One", "oNE").replace("two", "TWO")
 
 
-RESX = """<?xml version="1.0" encoding="utf-8"?>
-<root><!-- a note -->
-  <xsd:schema id="root" xmlns:xsd="http://www.w3.org/2001/XMLSchema"/>
-  <resheader name="resmimetype"><value>text/microsoft-resx</value></resheader>
-  <data name="a" xml:space="preserve"><value>Save &lt;b&gt;{0}&lt;/b&gt; of {1:N0}
-now &amp; here</value><comment>A button</comment></data>
-  <data name="b"><value>Run --watch in Azure</value><comment>{Locked="--watch", "Azure"}</comment></data>
-  <data name="c"><value>dotnet</value><comment>{Locked}</comment></data>
-  <data name="icon" type="System.Drawing.Icon" mimetype="x"><value>word</value></data>
-  <data name="&gt;&gt;button1.Name"><value>button</value></data><data name="d"><value/></data>
-  <data name="e"><value><![CDATA[one <i>two</i>]]></value></data>
-</root>
-"""
+RESX = sample("words.resx")
 
 
 def test_of_dot_nets_resources_the_strings_are_translated_but_for_what_is_locked():

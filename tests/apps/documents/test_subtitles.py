@@ -10,6 +10,7 @@ from tests.apps.documents.test_text import TIMES
 from tests.apps.documents.translators import asked as asked_of
 from tests.apps.documents.translators import linked, shuffled, translate_document, unchanged
 from tests.apps.documents.translators import translated as translation_of
+from tests.samples import sample
 
 from heed.errors import HeedError
 from heed.text.alignment import Translated
@@ -66,27 +67,7 @@ def test_words_behind_times_on_their_line_are_words():
     assert asked("[00:00.000 --> 00:05.000]  and so\n[00:05.000 --> 00:06.000]  on\n") == ["and so", "on"]
 
 
-VTT = """WEBVTT - a title
-Kind: captions
-
-NOTE words here
-and here
-
-STYLE
-::cue(b) { color: red }
-
-REGION
-id:fred
-
-the name of a cue
-00:01.000 --> 00:02.000 align:start region:fred
-<v Ann Lee>hello <00:01.500>there <c.loud>my</c> friend</v>
-
-what no player shows
-
-00:03.000 --> 00:04.000
-<ruby>base<rt>read</rt></ruby> and &amp; <lang en>so &lt; that</lang>
-"""
+VTT = sample("film.vtt")
 
 
 def test_webvtt_keeps_its_notes_names_and_settings():

@@ -5,6 +5,7 @@ import re
 import pytest
 import yaml
 from tests.apps.documents.translators import swapped_case, translate_document, unchanged
+from tests.samples import sample
 
 from heed.apps.documents.formats import yaml_locale
 from heed.errors import HeedError
@@ -17,35 +18,7 @@ def translated(text: str, translate=swapped_case, target: str = "de", **options)
     ).decode()
 
 
-RAILS = """# Words of a shop 🛒
-en: # the source
-  cart: &empty Your cart is empty  # shown first
-  "again": *empty
-  quoted: 'It''s %{name}''s'
-  double: "Tab\\there \\u00e9"
-  count:
-    one: One thing
-    other: "%{count} things" # both
-
-  flow: {yes: "No", size: 3, list: [a thing, 2020-01-01, "on"]}
-  on: true
-  date:
-    formats: {long: "%B %d, %Y"}
-    order:
-      - :year
-      - words
-  text: |
-    One line
-
-    and  another
-  folded: >-
-    words that
-    go on
-
-    and end
-  none:
-  tagged: !ruby/symbol name
-"""
+RAILS = sample("shop.yaml")
 
 
 @pytest.mark.parametrize("loader", [yaml.SafeLoader, getattr(yaml, "CSafeLoader", yaml.SafeLoader)])

@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from libretranslatepy import LibreTranslateAPI
 from tests.apps.documents.translators import translated
+from tests.samples import sample
 
 from heed.apps.documents.formats.html import read_html, write_html
 from heed.apps.documents.markup import XMLText
@@ -339,7 +340,7 @@ def test_the_command_line_of_deepl(server, translator):
     assert "Characters: " in command("usage")
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_libretranslate_of_npm(server, expected, tmp_path_factory):
     folder = tmp_path_factory.mktemp("npm")
     if not shutil.which("node") or not shutil.which("npm"):
@@ -399,24 +400,7 @@ def test_curl_that_offers_http_2(server, translator):
         assert json.loads(done.stdout) == {"translatedText": expected}
 
 
-JAVA = """
-import java.net.URI;
-import java.net.http.HttpClient;
-import java.net.http.HttpRequest;
-import java.net.http.HttpResponse;
-
-public class Ask {
-    public static void main(String[] arguments) throws Exception {
-        HttpClient client = HttpClient.newHttpClient();
-        for (int i = 0; i < 3; i++) {
-            HttpRequest request = HttpRequest.newBuilder(URI.create(arguments[0]))
-                .header("Content-Type", "application/json")
-                .POST(HttpRequest.BodyPublishers.ofString(arguments[1])).build();
-            System.out.println(client.send(request, HttpResponse.BodyHandlers.ofString()).body());
-        }
-    }
-}
-"""
+JAVA = sample("Ask.java")
 
 
 @pytest.mark.soak
