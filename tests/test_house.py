@@ -27,7 +27,7 @@ ROOMS = {
     "apps/cluster": 1_350,
     "apps/comparison": 960,
     "apps/corpora": 120,
-    "apps/documents": 9_439,
+    "apps/documents": 9_443,
     "apps/exchange": 2_780,
     "apps/paper": 2_190,
     "apps/parsing": 180,
@@ -47,7 +47,7 @@ ROOMS = {
     "runtime": 1_580,
     "text": 2_440,
     "training": 3_194,
-    "tests": 41_298,
+    "tests": 41_303,
 }
 MOST_LINES_BESIDE_ROOMS = 960  # apps/commands.py and the files directly in src/heed
 MOST_OPTIONS = 334  # of all commands, as docs/reference/commands.md lists them

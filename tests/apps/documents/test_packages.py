@@ -5,7 +5,7 @@ import re
 import zipfile
 
 import pytest
-from tests.apps.documents.translators import linked, swapped_case, translate_document, unchanged
+from tests.apps.documents.translators import linked, swapped_case, translate_document, unchanged, within_seconds
 
 from heed.errors import HeedError
 from heed.text.alignment import Link, Translated
@@ -228,6 +228,11 @@ def test_a_result_without_a_formula_is_a_text_as_sheetjs_and_exceljs_write_it():
         for cell, formula in (("Y2", '<f t="array" ref="Y2:AB3">A1:D2</f>'), ("AA3", ""), ("AC3", ""), ("Z12", ""))
     ))  # fmt: skip
     assert re.findall("<v>(.*?)<", translated(places, "xlsx")["x.xml"]) == ["One", "One", "oNE", "oNE"]
+    # Of a sheet with many ranges none is translated, in time that does not grow by their number squared.
+    formula, word = '<c r="A{0}"><f t="array" ref="A{0}:B{0}">1</f></c>', '<c r="E{0}" t="str"><v>One</v></c>'
+    many = workbook("", "".join((formula + word).format(i) for i in range(1, 4_000)))
+    with within_seconds(10):
+        assert translated(many, "xlsx") == unzipped(many)
 
 
 def test_of_a_spreadsheet_texts_that_formulas_conditions_filters_and_pivot_tables_name_stay():

@@ -181,9 +181,8 @@ def embed(
     table = model.src_embedding if side == "src" else model.tgt_embedding
     position_table = model.position_table(side, int(positions.max()) + 1)
     if side == "tgt" and model.arch.decoder_start == "zero":
-        check_range(
-            "embed", "ids", ids, least=-1 if may_lack else 0, end=len(table.weight)
-        )  # those that are left out as well
+        least = -1 if may_lack else 0
+        check_range("embed", "ids", ids, least=least, end=len(table.weight))  # those that are left out as well
         ids, may_lack = ids.where(positions > 0, -1), True
     norm = model.src_embedding_norm if side == "src" else model.tgt_embedding_norm
     dropout = model.dropout.effective_rate

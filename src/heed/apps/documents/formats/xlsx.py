@@ -31,6 +31,8 @@ _NAME = re.compile(rb'\s(?:name|val)="([^"]*+)"')
 # A character that Excel writes so, and the beginning of a text that only looks like one.
 _CHARACTER = re.compile(r"_x([0-9A-Fa-f]{4})_")
 _LIKE_CHARACTER = re.compile(r"_(?=x[0-9A-Fa-f]{4}_)")
+# Formulas of several cells in a sheet above which each result may be one of theirs: a cell is looked up in all of them.
+MANY_RANGES = 32
 _CELL = re.compile(r"([A-Z]{1,3})([0-9]{1,7})")
 _PIECES = re.compile(r"_x[0-9A-Fa-f]{4}_|\r?\n")
 
@@ -80,11 +82,13 @@ def _cells(document: XMLDocument, compared: set[str]) -> Iterator[Text]:
 
     # A formula of several cells, or of what-if tables, stands in the first one: the others only hold its results.
     formulas = [one.attributes for one in tokens if one.local == "f" and one.attributes.get("t") != "shared"]
-    spills = [(cells[0], cells[-1]) for formula in formulas if (cells := _cells_of(formula.get("ref", "")))]
+    spills = [cells for formula in formulas if len(cells := _cells_of(formula.get("ref", ""))) == 2]
 
     def is_spilled(cell: str) -> bool:
-        places = [(first, place, last) for first, last in spills for place in _cells_of(cell) or [first]]
-        return any(all(a <= b <= c for a, b, c in zip(*three, strict=True)) for three in places)
+        if not (places := _cells_of(cell)) or len(spills) > MANY_RANGES:
+            return bool(spills)
+        column, row = places[0]
+        return any(a <= column <= b and first <= row <= last for (a, first), (b, last) in spills)
 
     def has_own_words(place: int) -> bool:
         """Whether it is a text, or a cell that holds words without a formula."""
